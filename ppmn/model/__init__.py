@@ -1,0 +1,1 @@
+"""The network: image and text encoders, neck, matching, LCPA rounds, losses, weights."""
