@@ -1,0 +1,16 @@
+"""What the tests share: the reference material beside the project, where it is there."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED = Path(os.environ.get("PPMN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of reference numbers and photos beside the project; tests that need it are skipped without."""
+    if not SHARED.is_dir():
+        pytest.skip("the reference folder is not beside the project")
+    return SHARED
