@@ -10,7 +10,7 @@ SHARED = Path(os.environ.get("PPMN_SHARED", Path(__file__).resolve().parents[2] 
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of reference numbers and photos beside the project; tests that need it are skipped without."""
+    """The folder of reference numbers and photos beside the project; without it a test is skipped."""
     if not SHARED.is_dir():
         pytest.skip("the reference folder is not beside the project")
     return SHARED

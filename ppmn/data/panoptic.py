@@ -1,8 +1,10 @@
 """COCO panoptic annotations: one JSON of segments, one PNG of segment ids a photo."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +26,7 @@ class Category:
     synonyms: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Segment:
     """One region of a photo; `iscrowd` means that the number of things in it is unknown."""
 
@@ -60,6 +62,7 @@ class Panoptic:
     split: str
     categories: dict[int, Category]
     images: tuple[PanopticImage, ...]
+    unannotated: tuple[int, ...] = ()  # ids of images that the file lists but does not annotate
 
 
 def read_ids(file: Path) -> NDArray[np.int32]:
@@ -81,44 +84,82 @@ def read_photo(file: Path) -> Image.Image:
         raise InputError(f"{file} is not a readable photo ({error})") from error
 
 
+def splits(root: Path) -> list[str]:
+    """Names of the splits in a folder: what `annotations/panoptic_*.json` are there."""
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder")
+    names = sorted(f.stem.removeprefix("panoptic_") for f in (root / "annotations").glob("panoptic_*.json"))
+    if not names:
+        raise InputError(f"{root} has no split: there is no annotations/panoptic_*.json in it")
+    return names
+
+
+def panoptic_file(root: Path, split: str) -> Path:
+    return root / "annotations" / f"panoptic_{split}.json"
+
+
+def read_json(file: Path) -> Any:
+    """The content of a JSON file that is known to be there."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:  # broken JSON and broken UTF-8 are ValueErrors
+        raise InputError(f"{file} is not readable JSON ({error})") from error
+
+
+def folders(root: Path, split: str) -> tuple[Path, Path]:
+    """Where photos and panoptic PNGs are: in the benchmark's layout or as COCO's own archives unpack."""
+    photos = (root / "images" / split, root / split)
+    pngs = (
+        root / "annotations" / "panoptic_segmentation" / split,
+        root / "annotations" / f"panoptic_{split}",
+        root / "panoptic_segmentation" / split,
+    )
+    photo_folder = next((f for f in photos if f.is_dir()), photos[0])
+    return photo_folder, next((f for f in pngs if f.is_dir()), pngs[0])
+
+
 def read_panoptic(root: Path, split: str) -> Panoptic:
     """Read `annotations/panoptic_<split>.json`; pixels stay on disk until they are asked for."""
-    file = root / "annotations" / f"panoptic_{split}.json"
+    file = panoptic_file(root, split)
+    if not file.is_file():
+        raise InputError(f"{root} has no split {split!r}: {file} is missing")
+    raw = read_json(file)
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise InputError(f"{root} has no split {split!r}: {file} is missing") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is not JSON ({error})") from error
-    categories = {
-        c["id"]: Category(c["id"], c["name"], bool(c["isthing"]), tuple(c.get("synonyms", ())))
-        for c in raw["categories"]
-    }
-    annotations = {a["image_id"]: a for a in raw["annotations"]}
-    images = []
-    for image in raw["images"]:
-        annotation = annotations.get(image["id"])
-        if annotation is None:
-            continue
-        segments = tuple(
-            Segment(
-                s["id"],
-                s["category_id"],
-                s["area"],
-                tuple(s["bbox"]),
-                bool(s.get("iscrowd", 0)),
-                s.get("score"),
-            )
-            for s in annotation["segments_info"]
+        categories = {
+            c["id"]: Category(c["id"], c["name"], bool(c["isthing"]), tuple(c.get("synonyms", ())))
+            for c in raw["categories"]
+        }
+        annotations = {a["image_id"]: a for a in raw["annotations"]}
+        photos, pngs = folders(root, split)
+        images = tuple(
+            _image(image, annotations[image["id"]], photos, pngs)
+            for image in raw["images"]
+            if image["id"] in annotations
         )
-        images.append(
-            PanopticImage(
-                image["id"],
-                root / "images" / split / image["file_name"],
-                root / "annotations" / "panoptic_segmentation" / split / annotation["file_name"],
-                image["height"],
-                image["width"],
-                segments,
-            )
-        )
-    return Panoptic(root, split, categories, tuple(images))
+        unannotated = tuple(i["id"] for i in raw["images"] if i["id"] not in annotations)
+    except KeyError as error:
+        raise InputError(f"{file} is not a COCO panoptic file: an entry has no {error}") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InputError(f"{file} is not a COCO panoptic file ({error})") from error
+    return Panoptic(root, split, categories, images, unannotated)
+
+
+def _image(
+    image: Mapping[str, Any], annotation: Mapping[str, Any], photos: Path, pngs: Path
+) -> PanopticImage:
+    return PanopticImage(
+        int(image["id"]),
+        photos / image["file_name"],
+        pngs / annotation["file_name"],
+        int(image["height"]),
+        int(image["width"]),
+        tuple(_segment(s) for s in annotation["segments_info"]),
+    )
+
+
+def _segment(raw: Mapping[str, Any]) -> Segment:
+    x, y, w, h = (int(v) for v in raw["bbox"])
+    crowd = bool(raw.get("iscrowd", 0))
+    return Segment(
+        int(raw["id"]), raw["category_id"], int(raw["area"]), (x, y, w, h), crowd, raw.get("score")
+    )

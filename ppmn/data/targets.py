@@ -1,0 +1,103 @@
+"""Ground truth at the resolution it is needed at, straight from the map of segment ids.
+
+`rows` says which segments belong to each row of the result: one tuple of ids a phrase (or a word piece).
+"""
+
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.functional import interpolate
+
+Rows = Sequence[Sequence[int]]
+Mask = NDArray[np.bool_]
+
+
+def masks_full(ids: NDArray[np.int32], rows: Rows) -> Mask:
+    """Masks as annotated, in the photo's own pixels: (N, H0, W0)."""
+    labels, members = _labels(ids, rows)
+    masks: Mask = members.take(labels, axis=1)
+    return masks
+
+
+def targets_released(
+    ids: NDArray[np.int32], rows: Rows, resized: tuple[int, int], padded: tuple[int, int]
+) -> Mask:
+    """What the released code trains on and measures against: (N, H/4, W/4) for a padded size (H, W).
+
+    It resizes masks bilinearly to the network's input, pads with zeros, resizes to a quarter and keeps
+    what is above zero; so a cell is set if any pixel with a weight in it is. Those pixels are gathered
+    here, one bit a row, without the masks in between.
+    """
+    labels, members = _labels(ids, rows)
+    ys = _taps(ids.shape[0], resized[0], padded[0])  # (H/4, 4)
+    xs = _taps(ids.shape[1], resized[1], padded[1])  # (W/4, 4)
+    targets = np.zeros((len(rows), len(ys), len(xs)), bool)
+    for first in range(0, len(rows), 64):
+        group = members[first : first + 64]
+        bits = np.left_shift(np.uint64(1), np.arange(len(group), dtype=np.uint64))
+        words = (group * bits[:, None]).sum(0, dtype=np.uint64)  # label -> its rows
+        pixels = np.pad(words[labels], ((0, 1), (0, 1)))  # a zero beyond the edge, for taps in the padding
+        cells = np.bitwise_or.reduce(pixels[ys], axis=1)  # (H/4, W0 + 1)
+        cells = np.bitwise_or.reduce(cells[:, xs], axis=2)  # (H/4, W/4)
+        targets[first : first + 64] = (cells & bits[:, None, None]) != 0
+    return targets
+
+
+def targets_area(
+    ids: NDArray[np.int32], rows: Rows, size: tuple[int, int], void: Collection[int] = ()
+) -> tuple[Mask, Mask]:
+    """Masks resized by area and cut at one half, (N, h, w), and where they are known, (h, w).
+
+    Pixels whose id is in `void` are neither in nor out: they are left out of the average, and a cell
+    that is mostly void is not known.
+    """
+    labels, members = _labels(ids, [*rows, tuple(void)])
+    y_pixel, y_cell, y_length = _pieces(ids.shape[0], size[0])
+    x_pixel, x_cell, x_length = _pieces(ids.shape[1], size[1])
+    kinds = members.shape[1]
+    places = (y_cell[:, None] * size[1] + x_cell) * kinds + labels[y_pixel[:, None], x_pixel]
+    areas = np.bincount(
+        places.ravel(), (y_length[:, None] * x_length).ravel(), minlength=size[0] * size[1] * kinds
+    )
+    whole = float(ids.shape[0] * ids.shape[1])  # the area of a cell, in the units of _pieces
+    covered = (areas.reshape(-1, kinds) @ members.T.astype(np.float64)).T.reshape(-1, *size)
+    valid = whole - covered[-1]
+    return (2 * covered[:-1] >= valid) & (valid > 0), 2 * valid >= whole
+
+
+def _labels(ids: NDArray[np.int32], rows: Rows) -> tuple[NDArray[np.intp], Mask]:
+    """Segments numbered anew from 1, 0 for all others: (H0, W0); and who has which: (N, 1 + K)."""
+    named = np.unique(np.array([s for row in rows for s in row], np.int32))
+    members = np.zeros((len(rows), len(named) + 1), bool)
+    for n, row in enumerate(rows):
+        members[n, 1 + np.searchsorted(named, row)] = True
+    if not len(named):
+        return np.zeros(ids.shape, np.intp), members
+    places = np.searchsorted(named, ids).clip(max=len(named) - 1)
+    return np.where(named[places] == ids, places + 1, 0), members
+
+
+@lru_cache(maxsize=256)
+def _taps(source: int, resized: int, padded: int) -> NDArray[np.intp]:
+    """Which of `source` pixels each quarter-scale cell touches: (padded/4, 4), `source` where none."""
+    eye = torch.eye(source)[None, None]
+    weights = interpolate(eye, (resized, source), mode="bilinear", align_corners=False)[0, 0].numpy()
+    touched = weights > 0  # asked of the very function, for its rounding decides which are zero
+    first = touched.argmax(1)
+    last = source - 1 - touched[:, ::-1].argmax(1)
+    pair = np.full((padded, 2), source)
+    pair[:resized] = np.stack([first, last], 1)
+    return pair.reshape(-1, 4, 2)[:, 1:3].reshape(-1, 4)  # scale 1/4 averages the middle two of four
+
+
+@lru_cache(maxsize=256)
+def _pieces(pixels: int, cells: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """A line cut at the edges of its pixels and of its cells: pixel, cell and length of each piece.
+
+    Lengths are whole numbers, one pixel being `cells` long and one cell `pixels`.
+    """
+    edges = np.union1d(np.arange(pixels + 1) * cells, np.arange(cells + 1) * pixels)
+    return edges[:-1] // cells, edges[:-1] // pixels, np.diff(edges).astype(np.float64)
