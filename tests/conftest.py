@@ -14,3 +14,11 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("the reference folder is not beside the project")
     return SHARED
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache of its own for every test, so that none meets the user's."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("PPMN_CACHE", str(folder))
+    return folder
