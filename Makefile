@@ -4,7 +4,7 @@ BIN := .venv/bin
 .PHONY: demo test soak lint
 
 demo: .venv
-	$(BIN)/ppmn demo
+	$(BIN)/python -m ppmn.demo
 
 test: .venv lint
 	$(BIN)/python -m pytest

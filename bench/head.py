@@ -1,0 +1,133 @@
+"""The head at 800x1216, L = 3, S = 200, 64 rows of which 44 valid: ours against a plain transcription.
+
+python -m bench.head [--repeat 5]
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as fn
+from torch import Tensor, nn
+
+from ppmn.config import ModelConfig
+from ppmn.model.neck import Pyramid, sine_position
+from ppmn.model.network import Head
+
+ROWS, VALID, HEIGHT, WIDTH = 64, 44, 800, 1216
+
+
+def inputs() -> tuple[Pyramid, Tensor]:
+    torch.manual_seed(0)
+    p2, p3, p4, p5 = (torch.randn(1, 256, HEIGHT // s, WIDTH // s) for s in (4, 8, 16, 32))
+    phrases = torch.zeros(ROWS, 768)
+    phrases[:VALID] = torch.randn(VALID, 768)
+    return Pyramid((p2, p3, p4, p5)), phrases
+
+
+class Plain:
+    """The released head step by step: all rows, doubled maps, every gathered pixel projected."""
+
+    def __init__(self, head: Any) -> None:
+        self.head = head
+        self.attention = []
+        for refine in self.head.rounds:
+            mca = refine.aggregate
+            attention = nn.MultiheadAttention(256, 8)
+            with torch.no_grad():
+                attention.in_proj_weight.copy_(
+                    torch.cat([mca.query.weight, mca.key.weight, mca.value.weight])
+                )
+                attention.in_proj_bias[:256] = mca.query.bias
+                attention.in_proj_bias[512:] = mca.value.bias
+                attention.out_proj.load_state_dict(mca.out.state_dict())
+            self.attention.append(attention)
+
+    def neck(self, pyramid: Pyramid) -> Tensor:
+        maps = []
+        for index, (level, blocks) in enumerate(zip(pyramid.levels, self.head.neck.levels, strict=True)):
+            x = level + sine_position(level, None) if index == 3 else level
+            for block in blocks:
+                x = fn.interpolate(x, scale_factor=2.0, mode="nearest") if block.doubles else x
+                x = fn.relu(block.norm(block.conv(x)))
+            maps.append(x)
+        return fn.relu(self.head.neck.norm(self.head.neck.merge(sum(maps))))
+
+    def __call__(self, pyramid: Pyramid, phrases: Tensor) -> list[Tensor]:
+        first, *later = self.head.project_pixels
+        x = fn.relu(first.norm(first.conv(self.neck(pyramid))))  # (1, C, H, W)
+        R = self.head.project_phrases(phrases)[None]  # (1, N, C)
+        masks = [double(torch.einsum("bchw,bnc->bnhw", x, R))]
+        for refine, project, attention in zip(self.head.rounds, later, self.attention, strict=True):
+            xs = fn.relu(project.norm(project.conv(x)))
+            small = fn.interpolate(masks[-1], xs.shape[-2:], mode="bilinear", align_corners=False)
+            index = small.flatten(-2).topk(self.head.config.pixels).indices  # (1, N, S)
+            table = xs.flatten(-2).transpose(1, 2)[:, None].expand(-1, R.shape[1], -1, -1)  # (1, N, HW, C)
+            pixels = table.gather(2, index[..., None].expand(-1, -1, -1, xs.shape[1]))[0].transpose(
+                0, 1
+            )  # (S, N, C)
+            h = refine.norm1(R + attention(R, pixels, pixels, need_weights=False)[0])
+            R = refine.norm2(h + refine.ffn(h))
+            masks.append(double(torch.einsum("bchw,bnc->bnhw", xs, refine.mlp(R))))
+        return masks
+
+
+def double(H: Tensor) -> Tensor:
+    return fn.interpolate(H, scale_factor=2.0, mode="bilinear", align_corners=False)
+
+
+def ours(head: Head, pyramid: Pyramid, phrases: Tensor) -> Tensor:
+    return double(head(pyramid, phrases[:VALID], [VALID]).H[-1][None])
+
+
+def seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
+
+
+def peak(side: str) -> float:
+    """Peak memory in MB of one process that runs one side once."""
+    command = [sys.executable, "-m", "bench.head", "--only", side]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+@torch.no_grad()
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--repeat", type=int, default=5)
+    arguments.add_argument("--only", choices=["ours", "plain"], help=argparse.SUPPRESS)
+    args = arguments.parse_args()
+    pyramid, phrases = inputs()
+    head = Head(256, 768, ModelConfig()).eval()
+    plain = Plain(head)
+    sides: dict[str, Callable[[], object]] = {
+        "plain": lambda: plain(pyramid, phrases),
+        "ours": lambda: ours(head, pyramid, phrases),
+    }
+    if args.only:
+        sides[args.only]()
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+        return
+    difference = (plain(pyramid, phrases)[-1][:, :VALID] - ours(head, pyramid, phrases)).abs()
+    matrix = torch.randn(2048, 2048)
+    sides["matmul"] = lambda: matrix @ matrix
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(args.repeat):
+        for name, run in sides.items():
+            times[name].append(seconds(run))
+    best = {name: min(values) for name, values in times.items()}
+    print(f"largest difference of the last maps   {difference.max():.1e}")
+    print(f"ours / plain                          {best['ours'] / best['plain']:.2f}")
+    for name in ("plain", "ours"):
+        print(f"{name:5} / a 2048 x 2048 matmul           {best[name] / best['matmul']:.1f}")
+        print(f"{name:5} peak memory                     {peak(name):.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

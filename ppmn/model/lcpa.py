@@ -1,0 +1,207 @@
+"""Language-compatible pixel aggregation (section 3.3): select pixels, aggregate them, match again."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as fn
+from torch import Tensor, nn
+
+from ppmn.config import ModelConfig
+from ppmn.model.neck import Cells
+
+
+def blur(H: Tensor) -> Tensor:
+    """The map doubled and halved again, bilinearly: 1/8, 3/4, 1/8 along each axis."""
+    rows = fn.pad(H[None], (0, 0, 1, 1), mode="replicate")[0]
+    H = torch.add(0.75 * H, rows[:, :-2] + rows[:, 2:], alpha=0.125)
+    columns = fn.pad(H[None], (1, 1, 0, 0), mode="replicate")[0]
+    return torch.add(0.75 * H, columns[..., :-2] + columns[..., 2:], alpha=0.125)
+
+
+def replicate(H: Tensor, sizes: Tensor) -> Tensor:
+    """Outside each row's valid (h, w) corner the nearest valid value, as at the border of a map alone."""
+    height, width = H.shape[-2:]
+    y = torch.arange(height, device=H.device).minimum(sizes[:, :1] - 1)  # (M, height)
+    x = torch.arange(width, device=H.device).minimum(sizes[:, 1:] - 1)  # (M, width)
+    return H.gather(1, y[..., None].expand(-1, -1, width)).gather(2, x[:, None].expand(-1, height, -1))
+
+
+def top_pixels(H: Tensor, S: int, sizes: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The S best pixels of the blurred map as flat indices, and which of them are missing."""
+    height, width = H.shape[-2:]
+    if sizes is None:
+        scores = blur(H).flatten(1)  # (M, HW)
+    else:
+        inside = (torch.arange(height, device=H.device) < sizes[:, :1])[:, :, None]
+        inside = inside & (torch.arange(width, device=H.device) < sizes[:, 1:])[:, None]
+        scores = blur(replicate(H, sizes)).masked_fill(~inside, -math.inf).flatten(1)
+    short = S - scores.shape[1]
+    if short > 0:
+        scores = fn.pad(scores, (0, short), value=-math.inf)
+    values, indices = scores.topk(S)
+    if sizes is None and short <= 0:
+        return indices, None
+    return indices.clamp(max=height * width - 1), values == -math.inf
+
+
+def pooled_pixels(H: Tensor, S: int, counts: Sequence[int], cells: Cells) -> Tensor:
+    """MaxPool(H, S): the best pixel of each of S cells, more of them along the longer side."""
+    few = max(n for n in range(1, math.isqrt(S) + 1) if S % n == 0)
+    indices, width = [], H.shape[-1]
+    for h, (height, valid) in zip(H.split(list(counts)), cells, strict=True):
+        grid = (few, S // few) if valid >= height else (S // few, few)
+        _, flat = fn.adaptive_max_pool2d(h[:, :height, :valid], grid, return_indices=True)
+        indices.append((flat // valid * width + flat % valid).flatten(1))
+    return torch.cat(indices)  # (M, S)
+
+
+def compatible_pixels(
+    H: Tensor, config: ModelConfig, counts: Sequence[int], cells: Cells | None
+) -> tuple[Tensor, Tensor | None]:
+    """H_index of every query, (M, S), and which are missing where fewer than S pixels are valid."""
+    H = H.detach()
+    if config.selection == "maxpool":
+        return pooled_pixels(
+            H, config.pixels, counts, cells or [(H.shape[1], H.shape[2])] * len(counts)
+        ), None
+    sizes = None
+    if cells is not None and any(cell != tuple(H.shape[-2:]) for cell in cells):
+        sizes = torch.tensor(cells, device=H.device).repeat_interleave(
+            torch.tensor(counts, device=H.device), dim=0
+        )  # (M, 2)
+    return top_pixels(H, config.pixels, sizes)
+
+
+def sample(F: Tensor, indices: Tensor, counts: Sequence[int]) -> Tensor:
+    """H_f: the pixels of each query's photo at its indices, (M, S, C)."""
+    area = F.shape[-2] * F.shape[-1]
+    table = F.flatten(2).transpose(1, 2).reshape(-1, F.shape[1])  # (B HW, C)
+    first = torch.arange(len(counts), device=F.device).repeat_interleave(
+        torch.tensor(counts, device=F.device)
+    )
+    flat = indices + first[:, None] * area
+    return table.index_select(0, flat.flatten()).view(*indices.shape, -1)
+
+
+class MCA(nn.Module):
+    """R + multi-head cross-modal attention of one query over its own pixels.
+
+    One query a softmax: the key projection moves to the query and the value projection behind the
+    pooling, so that the S pixels are never projected; a key bias cancels, a value bias is added once.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        C, released = config.channels, config.wiring == "released"
+        self.heads = config.heads
+        self.scale = math.sqrt(C / config.heads if released else C)
+        self.query = nn.Linear(C, C, bias=released)
+        self.key = nn.Linear(C, C, bias=False)
+        self.value = nn.Linear(C, C, bias=released)
+        self.out = nn.Linear(C, C) if released else nn.Identity()
+
+    def forward(self, R: Tensor, pixels: Tensor, missing: Tensor | None) -> Tensor:
+        rows, C = R.shape
+        D, d = self.heads, C // self.heads
+        query = self.query(R).view(rows, D, d).transpose(0, 1)  # (D, M, d)
+        query = torch.bmm(query, self.key.weight.view(D, d, C)).transpose(0, 1)  # (M, D, C)
+        scores = torch.bmm(query, pixels.transpose(1, 2)) / self.scale  # (M, D, S)
+        if missing is not None:
+            scores = scores.masked_fill(missing[:, None], -math.inf)
+        pooled = torch.bmm(scores.softmax(-1), pixels).transpose(0, 1)  # (D, M, C)
+        value = torch.bmm(pooled, self.value.weight.view(D, d, C).transpose(1, 2))  # (D, M, d)
+        context = value.transpose(0, 1).reshape(rows, C)
+        if self.value.bias is not None:
+            context = context + self.value.bias
+        return R + self.out(context)
+
+
+def mean_pixel(pixels: Tensor, missing: Tensor | None) -> Tensor:
+    """The average of the pixels that are there, (M, C)."""
+    if missing is None:
+        return pixels.mean(1)
+    there = (~missing).to(pixels.dtype)[..., None]
+    return (pixels * there).sum(1) / there.sum(1)
+
+
+class MUTAN(nn.Module):
+    """R + Tucker fusion of the query with the mean of its pixels, a sum over 10 ranks."""
+
+    RANK = 10
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        C = config.channels
+        self.query = nn.Linear(C, C, bias=False)
+        self.visual = nn.Linear(C, C, bias=False)
+        self.query_ranks = nn.Linear(C, self.RANK * C, bias=False)
+        self.visual_ranks = nn.Linear(C, self.RANK * C, bias=False)
+        self.out = nn.Linear(C, C, bias=False)
+
+    def forward(self, R: Tensor, pixels: Tensor, missing: Tensor | None) -> Tensor:
+        q = self.query(R).tanh()
+        u = self.visual(mean_pixel(pixels, missing)).tanh()
+        ranks = self.query_ranks(q) * self.visual_ranks(u)  # (M, 10 C)
+        return R + self.out(ranks.view(len(R), self.RANK, -1).sum(1))
+
+
+class SK(nn.Module):
+    """A weight a channel, from query and mean pixel, between the one and the other."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.weight = nn.Linear(config.channels, config.channels, bias=False)
+
+    def forward(self, R: Tensor, pixels: Tensor, missing: Tensor | None) -> Tensor:
+        v = mean_pixel(pixels, missing)
+        a = self.weight(R * v).sigmoid()
+        return a * v + (1 - a) * R
+
+
+AGGREGATIONS = {"mca": MCA, "mutan": MUTAN, "sk": SK}
+
+
+class Round(nn.Module):
+    """What both wirings share: R^l, the pixels it attends to -> R^(l+1) and the vector that is matched."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        C = config.channels
+        self.aggregate = AGGREGATIONS[config.aggregation](config)
+        self.norm1, self.norm2 = nn.LayerNorm(C), nn.LayerNorm(C)
+        self.ffn = nn.Sequential(nn.Linear(C, 8 * C), nn.ReLU(), nn.Linear(8 * C, C))
+
+    def context(self, R: Tensor, pixels: Tensor | None, missing: Tensor | None) -> Tensor:
+        """R^: the query with its visual context; without pixels (S = 0) the query itself."""
+        return R if pixels is None else self.aggregate(R, pixels, missing)
+
+
+class ReleasedRound(Round):
+    """The released code's order of norms; its three hidden layers are normed and have no bias."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        C = config.channels
+        hidden = [m for _ in range(3) for m in (nn.Linear(C, C, bias=False), nn.LayerNorm(C), nn.ReLU())]
+        self.mlp = nn.Sequential(*hidden, nn.Linear(C, C))
+
+    def forward(self, R: Tensor, pixels: Tensor | None, missing: Tensor | None) -> tuple[Tensor, Tensor]:
+        R = self.norm1(self.context(R, pixels, missing))
+        R = self.norm2(R + self.ffn(R))  # R^(l+1)
+        return R, self.mlp(R)
+
+
+class PaperRound(Round):
+    """The printed equations."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__(config)
+        C = config.channels
+        hidden = [m for _ in range(3) for m in (nn.Linear(C, C), nn.ReLU())]
+        self.mlp = nn.Sequential(*hidden, nn.Linear(C, C))
+
+    def forward(self, R: Tensor, pixels: Tensor | None, missing: Tensor | None) -> tuple[Tensor, Tensor]:
+        R = self.context(R, pixels, missing)  # R^
+        R = self.norm2(self.ffn(self.norm1(R))) + R  # R^(l+1)
+        return R, self.mlp(R)

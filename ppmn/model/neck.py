@@ -1,0 +1,128 @@
+"""The semantic FPN neck: p2..p5 become one map F at twice p2's stride (section 3.1)."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as fn
+from torch import Tensor, nn
+
+Cells = Sequence[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Pyramid:
+    """p2..p5 of a batch; `cells` is each photo's valid (height, width) at p5, None where padding counts."""
+
+    levels: tuple[Tensor, Tensor, Tensor, Tensor]  # (B, C_v, 8h, 8w) .. (B, C_v, h, w)
+    cells: Cells | None = None
+
+    def mask(self, level: int) -> Tensor | None:
+        """Which pixels of a level are a photo's own, (B, 1, H, W); None where all of them are."""
+        scale, (height, width) = 2 ** (3 - level), self.levels[level].shape[-2:]
+        if self.cells is None or all((h * scale, w * scale) == (height, width) for h, w in self.cells):
+            return None
+        return valid_mask([(h * scale, w * scale) for h, w in self.cells], height, width, self.levels[level])
+
+
+def valid_mask(sizes: Cells, height: int, width: int, like: Tensor) -> Tensor:
+    """Ones inside each (h, w) corner of a (height, width) map, (B, 1, height, width)."""
+    size = torch.tensor(sizes, device=like.device)  # (B, 2)
+    rows = torch.arange(height, device=like.device) < size[:, :1]  # (B, height)
+    columns = torch.arange(width, device=like.device) < size[:, 1:]  # (B, width)
+    return (rows[:, None, :, None] & columns[:, None, None, :]).to(like.dtype)
+
+
+def sine_position(level: Tensor, cells: Cells | None) -> Tensor:
+    """The two-dimensional sine code, y before x, each axis normalised to 2 pi over the valid size."""
+    batch, channels, height, width = level.shape
+    half, device = channels // 2, level.device
+    size = torch.tensor(cells or [(height, width)] * batch, device=device, dtype=torch.float32)  # (B, 2)
+    period = 10_000 ** (2 * (torch.arange(half, device=device) // 2) / half)  # (C/2,)
+
+    def axis(length: int, valid: Tensor) -> Tensor:
+        steps = torch.arange(1, length + 1, device=device) / (valid[:, None] + 1e-6) * 2 * math.pi
+        angle = steps[..., None] / period  # (B, length, C/2)
+        return torch.stack([angle[..., 0::2].sin(), angle[..., 1::2].cos()], -1).flatten(-2)
+
+    y = axis(height, size[:, 0])[:, :, None].expand(-1, -1, width, -1)
+    x = axis(width, size[:, 1])[:, None].expand(-1, height, -1, -1)
+    return torch.cat([y, x], -1).permute(0, 3, 1, 2).to(level.dtype)  # (B, C, H, W)
+
+
+def group_norm(x: Tensor, norm: nn.GroupNorm, mask: Tensor | None) -> Tensor:
+    """Group norm whose statistics count valid pixels only."""
+    if mask is None:
+        return norm(x)
+    batch, _, height, width = x.shape
+    groups = (x * mask).view(batch, norm.num_groups, -1, height, width)
+    count = mask.sum((1, 2, 3)).view(-1, 1, 1, 1, 1) * groups.shape[2]
+    mean = groups.sum((2, 3, 4), keepdim=True) / count
+    spread = (groups - mean) * mask[:, None]
+    deviation = (spread.square().sum((2, 3, 4), keepdim=True) / count + norm.eps).rsqrt()
+    normal = ((x.view_as(groups) - mean) * deviation).view_as(x)
+    return normal * norm.weight[:, None, None] + norm.bias[:, None, None]
+
+
+class ConvNorm(nn.Module):
+    """3x3 convolution (after doubling its input where `doubles`), group norm, ReLU."""
+
+    def __init__(self, channels: int, stride: int = 1, doubles: bool = False) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(channels, channels, 3, stride, padding=1)
+        self.norm = nn.GroupNorm(32, channels)
+        self.doubles = doubles
+
+    def forward(self, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
+        x = x if before is None else x * before
+        if not self.doubles:
+            x = self.conv(x)
+        elif torch.is_grad_enabled():
+            x = self.conv(fn.interpolate(x, scale_factor=2.0))
+        else:
+            x = self.doubled(x)
+        return group_norm(x, self.norm, after).relu_()
+
+    def doubled(self, x: Tensor) -> Tensor:
+        """The convolution of the doubled map as four 2x2 ones of the map itself, one a phase."""
+        batch, channels, height, width = x.shape
+        fold = x.new_tensor([[[1, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])  # phase, tap of 2, tap of 3
+        taps = torch.einsum("oiyx,pay,qbx->pqoiab", self.conv.weight, fold, fold)  # (2, 2, C, C, 2, 2)
+        out = x.new_empty(batch, channels, height, 2, width, 2)
+        for p in range(2):
+            for q in range(2):
+                edges = (1 - q, q, 1 - p, p)  # an even phase looks back, an odd one ahead
+                out[:, :, :, p, :, q] = fn.conv2d(fn.pad(x, edges), taps[p, q], self.conv.bias)
+        return out.view(batch, channels, 2 * height, 2 * width)
+
+
+class SemanticFPN(nn.Module):
+    """p2..p5 -> F at p3's stride, each level brought there by convolutions and summed."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.levels = nn.ModuleList(
+            [
+                nn.ModuleList([ConvNorm(channels, stride=2)]),
+                nn.ModuleList([ConvNorm(channels)]),
+                nn.ModuleList([ConvNorm(channels), ConvNorm(channels, doubles=True)]),
+                nn.ModuleList([ConvNorm(channels), *(ConvNorm(channels, doubles=True) for _ in range(2))]),
+            ]
+        )
+        self.merge = nn.Conv2d(channels, channels, 1)
+        self.norm = nn.GroupNorm(32, channels)
+
+    def forward(self, pyramid: Pyramid) -> Tensor:
+        masks = [pyramid.mask(level) for level in range(4)]
+        summed: Tensor | None = None
+        for index, blocks in enumerate(self.levels):
+            x = pyramid.levels[index]  # (B, C_v, H^p, W^p)
+            if index == 3:
+                x = x + sine_position(x, pyramid.cells)
+            at = index
+            for block in blocks:  # type: ignore[attr-defined]
+                to = at + 1 if index == 0 else at - 1 if block.doubles else at
+                x, at = block(x, masks[at], masks[to]), to
+            summed = x if summed is None else summed + x
+        return group_norm(self.merge(summed), self.norm, masks[1]).relu_()  # F, (B, C_v, H, W)
