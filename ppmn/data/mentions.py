@@ -1,0 +1,386 @@
+"""Segments of a photo -> mentions: a noun with its article, number, colour and what is said of it."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+import numpy as np
+
+from ppmn.data.panoptic import Category
+from ppmn.data.regions import COLOURS, Region
+from ppmn.data.words import MANY, MASS, ONE, Lexicon, Word
+
+T = TypeVar("T")
+NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+WOODEN = {"table", "dining table", "chair", "bench", "cabinet", "door", "desk", "shelf", "coffee table", "bed",
+          "wardrobe", "chest of drawers", "stool", "bookcase", "floor"}  # fmt: skip
+GROUND = {"road", "pavement", "sidewalk", "grass", "dirt", "earth", "sand", "snow", "floor", "floor-wood", "field",
+          "playingfield", "platform", "gravel", "rug", "path", "land", "runway"}  # fmt: skip
+SURFACES = {"table", "dining table", "bed", "bench", "couch", "sofa", "chair", "counter", "shelf", "desk", "cabinet",
+            "coffee table", "countertop", "plate", "tray", "stool"} | GROUND  # fmt: skip
+SEATS = {"bench", "couch", "sofa", "chair", "bed", "armchair"}
+WATERS = {"sea", "water", "river", "lake"}
+BACK = {"sky", "tree", "building", "mountain", "wall", "house", "hill", "ceiling", "curtain", "skyscraper",
+        "window", "windowpane", "wall-brick", "wall-stone", "wall-tile", "wall-wood", "fence", "tower"}  # fmt: skip
+RIDDEN = {"bicycle", "motorcycle", "horse", "elephant", "skateboard", "surfboard", "skis", "snowboard"}
+HELD = {"umbrella", "handbag", "tennis racket", "baseball bat", "baseball glove", "cell phone", "remote", "bottle",
+        "cup", "wine glass", "knife", "fork", "spoon", "toothbrush", "kite", "frisbee", "suitcase", "teddy bear",
+        "book", "bag", "surfboard", "skateboard", "snowboard", "pizza", "sandwich", "hot dog", "donut", "banana",
+        "apple", "scissors", "sports ball", "backpack", "laptop"}  # fmt: skip
+PEOPLE = {"person", "pedestrian", "bicyclist", "rider"}
+ALONE = {"bed", "toilet", "sink", "bathtub", "refrigerator", "stove", "oven", "microwave", "desk", "sofa", "couch", "tv",
+         "television receiver", "fireplace", "dishwasher", "washer", "hood", "pool table", "kitchen island", "bar",
+         "dining table", "cat", "dog", "train", "airplane", "ship", "fountain", "shower", "coffee table", "table",
+         "wardrobe", "chest of drawers", "buffet", "bulletin board", "screen", "fan", "chandelier", "clock", "bookcase"}
+DARK = {"sky", "road"}  # the only stuff called black: the rest is mostly in the shade
+VEHICLES = {"car", "bus", "truck", "van", "motorcycle", "bicycle", "minibike"}
+ANIMALS = {"dog", "cat", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe", "bird", "animal"}
+GARMENTS = ("shirt", "t-shirt", "dress", "jacket", "coat", "top", "uniform", "sweater")
+WORN = ("a [cap]", "a [hat]", "[spectacles]", "a [helmet]", "[shoes]", "a [watch]", "[goggles]", "[gloves]")
+PARTS = {
+    "building": ("with [windows]", "with [glass windows] and [doors]"), "house": ("with [windows]", "with a [roof]"),
+    "sky": ("with [clouds]", "with [some clouds]", "which is [cloudy]"), "tree": ("with [leaves]", "with [branches]"),
+    "table": ("with [some objects] on it", "with [few items] on it"), "bus": ("with [windows]", "with [some text]"),
+    "dining table": ("with [some objects] on it", "with [few things]"), "train": ("with [windows]", "with [lights]"),
+    "car": ("with a [number plate]", "with [headlights]"), "road": ("with [white lines]", "with [markings]"),
+    "stop sign": ("with [some text] on it", "with [text]"), "signboard": ("with [some text]",),
+    "laptop": ("with a [display]",), "airplane": ("with [wings]", "with [wheels]"), "clock": ("with [numbers]",),
+    "water": ("with [waves]", "with [ripples]"), "sea": ("with [waves]",), "bed": ("with a [bedsheet]",),
+    "pizza": ("with [toppings]",), "cake": ("with [cream]",), "wall": ("with [some designs]", "with a [switch board]"),
+    "mountain": ("with [peaks]",), "bottle": ("with a [label]", "with a [cap]"), "cup": ("with a [drink]",),
+    "elephant": ("with [tusks]",), "truck": ("with [wheels]",), "bicycle": ("with a [basket]",),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A noun phrase: what it points to, nothing (`ids` empty), or what is not there (`absent`)."""
+
+    text: str
+    ids: tuple[int, ...] = ()
+    isthing: bool = False
+    absent: bool = False
+
+
+Piece = str | Noun
+
+
+@dataclass(frozen=True)
+class Mention:
+    """Words about some segments; `must` is a place without which they would not be true."""
+
+    pieces: tuple[Piece, ...]
+    plural: bool
+    places: frozenset[str] = frozenset()
+    must: str = ""
+    back: bool = False
+
+    @property
+    def nouns(self) -> list[Noun]:
+        return [p for p in self.pieces if isinstance(p, Noun)]
+
+
+def unfold(template: str) -> tuple[Piece, ...]:
+    """`with [leaves] on it` -> pieces; brackets hold nouns that point to nothing."""
+    parts = template.replace("]", "[").split("[")
+    pieces = [Noun(p) if n % 2 else p.strip() for n, p in enumerate(parts)]
+    return tuple(p for p in pieces if p)
+
+
+@dataclass
+class Mentioner:
+    """What can truly be said of one photo's segments; remembers what it called whom."""
+
+    lexicon: Lexicon
+    regions: list[Region]
+    rng: np.random.Generator
+    exhaustive: bool
+    called: dict[int, Word] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.of: dict[int, list[Region]] = defaultdict(list)
+        for region in self.regions:
+            self.of[region.category.id].append(region)
+        self.by_id = {r.id: r for r in self.regions}
+
+    # chance
+    def chance(self, p: float) -> bool:
+        return bool(self.rng.random() < p)
+
+    def one_of(self, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
+        if weights is None:
+            return options[int(self.rng.random() * len(options))]
+        return options[int(np.searchsorted(np.cumsum(weights), self.rng.random() * sum(weights), side="right"))]
+
+    # words
+    def name(self, category: Category) -> str:
+        return self.lexicon.plain[category.id]
+
+    def reach(self, word: Word) -> list[Region]:
+        """Every segment here that the word may be said of."""
+        return [r for id in self.lexicon.covers(word) for r in self.of.get(id, ())]
+
+    def word(self, category: Category, *forms: str) -> Word | None:
+        """One of the category's words that no other category here shares."""
+        fits = [
+            w
+            for w in self.lexicon.words[category.id]
+            if w.form in forms and all(r.category.id == category.id for r in self.reach(w))
+        ]
+        return self.one_of(fits, [w.weight for w in fits]) if fits else None
+
+    # whole mentions
+    def category(self, id: int) -> list[Mention]:
+        """Mentions of a category's segments: one by one, some of them, or all at once."""
+        here = self.of[id]
+        stuff = not here[0].category.isthing
+        if stuff or (len(here) == 1 and here[0].crowd):
+            found = [self.unknown_number(here)]
+        elif len(here) == 1:
+            found = [self.single(here[0])]
+        else:
+            whole = min(0.25 + 0.1 * len(here), 0.75)
+            ways = [self.singles, self.all_of, self.side_of]
+            found = self.one_of(ways, [0.8 - whole, whole, 0.2])(here) or self.all_of(here)
+        return [m for m in found if m]
+
+    def unknown_number(self, here: list[Region]) -> Mention | None:
+        """Stuff, or one segment for any number of things."""
+        category = here[0].category
+        one = 0.85 if self.name(category) in ALONE else 0.5
+        forms = (ONE, MANY, MASS) if not category.isthing else (ONE if self.chance(one) else MANY, MASS)
+        word = self.word(category, *forms) or self.word(category, ONE, MANY, MASS)
+        if word is None:
+            return None
+        many = word.form == MANY
+        if not many and len(here) == 1:
+            self.called[here[0].id] = word
+        text = (self.vague() if many else "") + self.coloured(here, word.text)
+        return self.mention(text, here, word, many, self.extras(here[0]) if len(here) == 1 else ())
+
+    def single(self, region: Region, how: str = "", must: str = "") -> Mention | None:
+        word = self.called.get(region.id) or self.word(region.category, ONE)
+        if word is None:
+            return None
+        self.called[region.id] = word
+        extras = self.extras(region)
+        if how in COLOURS[1:] and self.name(region.category) in PEOPLE:
+            text, extras = word.text, unfold(f"wearing a [{how} {self.one_of(GARMENTS)}]")
+        elif how:
+            text = self.tinted(how, word.text) if how in COLOURS else f"{how} {word.text}"
+        else:
+            text = self.coloured([region], word.text)
+        return self.mention(text, [region], word, False, extras, must)
+
+    def singles(self, here: list[Region]) -> list[Mention | None]:
+        """The largest few one by one, each told from the rest by colour, place or size."""
+        found: list[Mention | None] = []
+        ranked = sorted(here, key=lambda r: -r.area)
+        for n, region in enumerate(ranked[: int(self.rng.integers(1, 4))]):
+            rivals = [r for r in here if r is not region]
+            if region.crowd or region.area < 0.08 * ranked[0].area:
+                continue
+            places = sorted(p for p in region.places if not any(r.near(p) for r in rivals))
+            colour = region.colour
+            apart = colour and max(r.colours[COLOURS.index(colour)] for r in rivals) < 0.2
+            if apart and self.chance(0.6):
+                found.append(self.single(region, colour))
+            elif places:
+                again = bool(found) and self.chance(0.4)
+                found.append(self.single(region, "another" if again else "", self.one_of(places)))
+            elif n == 0 and region.area > 3 * ranked[1].area:
+                found.append(self.single(region, "big" if self.chance(0.15) else ""))
+            elif n == 1 and len(here) == 2 and found:
+                found.append(self.single(region, "another"))
+        rest = [r for r in here if not any(m and r.id in m.nouns[0].ids for m in found)]
+        if found and len(rest) > 1 and self.chance(0.35) and (word := self.word(here[0].category, MANY)):
+            found.append(self.mention(f"other {word.text}", rest, word, True))
+        return found
+
+    def all_of(self, here: list[Region]) -> list[Mention | None]:
+        word = self.word(here[0].category, MANY)
+        return [self.several(word, here)] if word else []
+
+    def side_of(self, here: list[Region]) -> list[Mention | None]:
+        """`few people on the left`: those of one side, where nobody else could be meant."""
+        word = self.word(here[0].category, MANY)
+        for place in ("left", "right", "bottom", "top"):
+            those = [r for r in here if place in r.places]
+            if word and len(here) > len(those) > 1 and not any(r.near(place) for r in here if r not in those):
+                return [self.several(word, those, place)]
+        return []
+
+    def several(self, word: Word, those: list[Region], must: str = "") -> Mention:
+        counted = word.form == MANY and not any(r.crowd or not r.category.isthing for r in those)
+        amount = "" if word.form == MASS else self.amount(len(those)) if counted else self.vague()
+        text = amount + self.coloured(those, word.text)
+        return self.mention(text, those, word, word.form != MASS, self.extras(those[0], True), must)
+
+    def wider(self) -> list[Mention]:
+        """One mention by a word that means several categories here: `vehicles`, `bikes`, `walls`."""
+        options: list[tuple[Word, list[Region]]] = []
+        for words, members, unless in self.lexicon.wider if self.exhaustive else ():
+            those = [r for r in self.regions if r.category.id in members]
+            if those and not any(r.category.id in unless for r in self.regions):
+                alone = len(those) == 1 and not those[0].crowd and those[0].category.isthing
+                fits = [w for w in words if (w.form == ONE) == alone or w.form == MASS]
+                options += [(w, those) for w in fits]
+        for id in list(self.of):
+            for word in self.lexicon.words[id]:
+                reach = self.reach(word) if word.form == MANY else []
+                if len({r.category.id for r in reach}) > 1:
+                    options.append((word, reach))
+        if not options:
+            return []
+        word, those = self.one_of(options, [w.weight for w, _ in options])
+        if word.form == ONE:
+            return [self.mention(self.coloured(those, word.text), those, word, False)]
+        return [self.several(word, sorted(those, key=lambda r: -r.area))]
+
+    def absent(self) -> Mention | None:
+        """Something the source annotates that this photo does not show, nor anything called alike."""
+        here = {w.lemma for id in self.of for w in self.lexicon.words[id]}
+        missing = [
+            id for id, words in self.lexicon.words.items() if not any(w.lemma in here for w in words)
+        ]
+        if not missing:
+            return None
+        id = self.one_of(missing)
+        words = self.lexicon.words[id]
+        word = self.one_of(words, [w.weight for w in words])
+        category = self.lexicon.categories[id]
+        text = (self.vague() if word.form == MANY else "") + word.text
+        noun = Noun(text, (), category.isthing, absent=True)
+        return Mention((*self.article(text, word), noun), word.form == MANY)
+
+    # parts of a mention
+    def mention(
+        self,
+        text: str,
+        those: list[Region],
+        word: Word,
+        many: bool,
+        extras: tuple[Piece, ...] = (),
+        must: str = "",
+    ) -> Mention:
+        noun = Noun(text, tuple(r.id for r in those), those[0].category.isthing)
+        places = frozenset.intersection(*(r.places for r in those))
+        back = self.name(those[0].category) in BACK
+        article = self.article(text, word, not those[0].category.isthing)
+        return Mention((*article, noun, *extras), many, places, must, back)
+
+    def article(self, text: str, word: Word, stuff: bool = False) -> tuple[str, ...]:
+        first = text.split()[0]
+        if first in ("group", "couple", "number"):
+            return ("a",)
+        if first in (*NUMBERS, "some", "many", "another", "other"):
+            return ()
+        if first == "few":
+            return ("a",) if self.chance(0.45) else ()
+        if word.form == ONE:
+            a = "an" if first[0] in "aeiou" else "a"
+            return self.one_of(((a,), ("the",), ()), (0.35, 0.45, 0.2) if stuff else (0.8, 0.13, 0.07))
+        return self.one_of(((), ("the",)), (0.65, 0.35))
+
+    def amount(self, n: int) -> str:
+        """A number word that equals n, or a vague one that n bears out."""
+        options = [("", 4.0), ("few ", 2.5 if n <= 8 else 0), ("some ", 2)]
+        options += [(f"{NUMBERS[n]} ", 5.0 if n <= 4 else 1.0)] if n < len(NUMBERS) else []
+        options += [("couple of ", 0.5)] if n == 2 else [("group of ", 1.5)]
+        options += [("many ", 2), ("number of ", 0.3)] if n >= 7 else []
+        return self.one_of([o for o, _ in options], [w for _, w in options])
+
+    def vague(self) -> str:
+        return self.one_of(("", "few ", "some ", "many ", "group of ", "number of "), (7, 1, 1, 0.3, 0.3, 0.05))
+
+    def coloured(self, those: list[Region], text: str) -> str:
+        """The noun with a colour, now and then, if all of them have that one."""
+        colour, name = those[0].colour, self.name(those[0].category)
+        if name in PEOPLE or "wooden" in text or (colour == "black" and not self.blackens(those[0])):
+            return text
+        if not colour and len(those) == 1 and self.chance(0.3):
+            return " and ".join(those[0].two_colours) + f" {text}" if those[0].two_colours else text
+        if colour and all(r.colour == colour for r in those) and self.chance(0.45):
+            if colour == "brown" and name in WOODEN and self.chance(0.5):
+                return f"wooden {text}"
+            return self.tinted(colour, text)
+        return text
+
+    def blackens(self, region: Region) -> bool:
+        return region.category.isthing or self.name(region.category) in DARK
+
+    def tinted(self, colour: str, text: str) -> str:
+        return f"{colour} color {text}" if self.chance(0.12) else f"{colour} {text}"
+
+    def extras(self, region: Region, many: bool = False) -> tuple[Piece, ...]:
+        """What may follow the noun: on what it stands, what is held or worn, a part of it."""
+        name, below = self.name(region.category), self.by_id.get(region.below)
+        under = self.name(below.category) if below else ""
+        if name in PEOPLE:
+            return self.person(region, below if under in SURFACES else None, many)
+        if below and self.chance(0.4):
+            verbs: tuple[str, ...] = ()
+            if name in VEHICLES and under in GROUND:
+                verbs = ("on", "parked on", "moving on")
+            elif name in ANIMALS and under in GROUND:
+                verbs = ("standing on", "on", "lying on", "walking on")
+            elif region.category.isthing and under in SURFACES:
+                verbs = ("on", "placed on", "kept on")
+            elif name == "boat" and under in WATERS:
+                verbs = ("on", "in", "floating on")
+            if verbs and (noun := self.beside(below)):
+                return (self.one_of(verbs), "the", noun)
+        if not many and region.colour not in ("", "black") and self.chance(0.05):
+            return ("which is in", region.colour, Noun("color"))
+        parts = [p for p in PARTS.get(name, ()) if not any(self.known(n) for n in unfold(p)) and not (many and " a " in p)]
+        return unfold(self.one_of(parts)) if parts and self.chance(0.35) else ()
+
+    def known(self, piece: Piece) -> bool:
+        """A noun that points to nothing must not name what the source annotates."""
+        return isinstance(piece, Noun) and self.lexicon.knows(piece.text.removeprefix("some ").removeprefix("few "))
+
+    def beside(self, region: Region) -> Noun | None:
+        """The plain noun for another segment that can only mean it."""
+        word = self.called.get(region.id) or self.word(region.category, ONE, MASS)
+        if word is None or len(self.reach(word)) > 1 or region.crowd and region.category.isthing:
+            return None
+        return Noun(word.text, (region.id,), region.category.isthing)
+
+    def person(self, region: Region, below: Region | None, many: bool) -> tuple[Piece, ...]:
+        said: tuple[Piece, ...] = ()
+        if not many and not region.crowd:
+            x0, y0, x1, y1 = region.box
+            near = [
+                r for r in self.regions if x0 <= r.x <= x1 and y0 <= r.y <= y1 and self.name(r.category) in RIDDEN | HELD
+            ]
+            if near and self.chance(0.5):
+                item = self.one_of(near)
+                rides = self.name(item.category) in RIDDEN and region.y < item.y
+                if (noun := self.held(item, near)) and (rides or self.name(item.category) in HELD):
+                    a = "an" if noun.text[0] in "aeiou" else "a"
+                    return (self.one_of(("riding", "on")) if rides else "holding", a, noun)
+        if self.chance(0.5):
+            verb = "sitting" if below and self.name(below.category) in SEATS else self.one_of(("standing", "walking", "standing", "sitting"))
+            said = (self.one_of(("is ", "")) * (not many) + verb,) if self.chance(0.6) else ()
+            if below and (noun := self.beside(below)):
+                said = (*said, "on", "the", noun)
+        if not many and self.chance(0.35):
+            best = max(range(1, len(COLOURS)), key=region.colours.__getitem__) if region.colours else 0
+            tint = f"{COLOURS[best]} " if best and region.colours[best] > 0.3 and region.area > 400 else ""
+            worn = f"a [{tint}{self.one_of(GARMENTS)}]" if tint or self.chance(0.5) else self.one_of(WORN)
+            said = (*said, *(("and",) if said else ()), "wearing", *unfold(worn))
+        return said
+
+    def held(self, item: Region, near: list[Region]) -> Noun | None:
+        """The noun for what a person has; the only one of its kind within the person's reach."""
+        word = self.word(item.category, ONE)
+        if word is None or item.crowd or sum(r.category.id == item.category.id for r in near) > 1:
+            return None
+        return Noun(word.text, (item.id,), item.category.isthing)
+
+    def again(self, mention: Mention) -> Noun | None:
+        """`man` for a later sentence, where the plain noun can only mean what it meant before."""
+        noun = mention.nouns[0]
+        word = self.called.get(noun.ids[0]) if len(noun.ids) == 1 else None
+        return replace(noun, text=word.text) if word and noun.isthing and len(self.reach(word)) == 1 else None
