@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from ppmn import __version__
 from ppmn.errors import InputError
@@ -21,6 +22,13 @@ def _data(group: argparse.ArgumentParser) -> None:
     check = commands.add_parser("check", help="count what is in a data set and list its problems")
     check.add_argument("data", metavar="ROOT[:SPLIT]", help="a folder in the layout of COCO panoptic")
     check.set_defaults(run=data_check)
+    narrate = commands.add_parser("narrate", help="narratives for any COCO panoptic data set")
+    narrate.add_argument("data", metavar="ROOT[:SPLIT]")
+    narrate.add_argument("-o", "--out", type=Path, required=True, metavar="FILE")
+    narrate.add_argument("--seed", type=int, default=0)
+    narrate.add_argument("--epoch", type=int, default=0, help="another epoch, another narrative a photo")
+    narrate.add_argument("--absent", type=int, default=0, help="phrases a narrative for what is not there")
+    narrate.set_defaults(run=data_narrate)
 
 
 def data_check(args: argparse.Namespace) -> int:
@@ -34,6 +42,15 @@ def data_check(args: argparse.Namespace) -> int:
         for problem in report.problems:
             print(f"{report.split}, image {problem.image_id}: {problem.text}")
     return int(any(report.problems for report in reports))
+
+
+def data_narrate(args: argparse.Namespace) -> None:
+    from ppmn.data.narrate import narrate_split
+    from ppmn.data.png import parse_spec
+
+    spec = parse_spec(args.data)
+    n, phrases, grounded = narrate_split(spec.root, spec.split, args.out, args.seed, args.epoch, args.absent)
+    print(f"{args.out}: {n} narratives, {phrases} noun phrases, {grounded} grounded")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -53,7 +53,10 @@ def _schema(pa: Any) -> Any:
     number, flag, text = pa.int64(), pa.bool_(), pa.string()
     box = pa.list_(number, 4)
     segment = {"id": number, "category_id": number, "area": number, "bbox": box, "iscrowd": flag}
-    phrase = {"start": number, "end": number, "segment_ids": pa.list_(number), "isthing": flag}
+    phrase = {"start": number, "end": number, "segment_ids": pa.list_(number)} | {
+        "isthing": flag,
+        "absent": flag,
+    }
     image = {"image_id": number, "photo": text, "segmentation": text, "height": number, "width": number}
     segments = pa.list_(pa.struct(segment | {"score": pa.float64()}))
     narrative = {"index": number, "caption": text, "phrases": pa.list_(pa.struct(phrase))}

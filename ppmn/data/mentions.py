@@ -1,9 +1,11 @@
 """Segments of a photo -> mentions: a noun with its article, number, colour and what is said of it."""
 
+import json
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,45 +14,24 @@ from ppmn.data.regions import COLOURS, Region
 from ppmn.data.words import MANY, MASS, ONE, Lexicon, Word
 
 T = TypeVar("T")
+SKIN = ("brown", "pink", "orange")  # not said of what people wear
 NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-WOODEN = {"table", "dining table", "chair", "bench", "cabinet", "door", "desk", "shelf", "coffee table", "bed",
-          "wardrobe", "chest of drawers", "stool", "bookcase", "floor"}  # fmt: skip
-GROUND = {"road", "pavement", "sidewalk", "grass", "dirt", "earth", "sand", "snow", "floor", "floor-wood", "field",
-          "playingfield", "platform", "gravel", "rug", "path", "land", "runway"}  # fmt: skip
-SURFACES = {"table", "dining table", "bed", "bench", "couch", "sofa", "chair", "counter", "shelf", "desk", "cabinet",
-            "coffee table", "countertop", "plate", "tray", "stool"} | GROUND  # fmt: skip
-SEATS = {"bench", "couch", "sofa", "chair", "bed", "armchair"}
-WATERS = {"sea", "water", "river", "lake"}
-BACK = {"sky", "tree", "building", "mountain", "wall", "house", "hill", "ceiling", "curtain", "skyscraper",
-        "window", "windowpane", "wall-brick", "wall-stone", "wall-tile", "wall-wood", "fence", "tower"}  # fmt: skip
-RIDDEN = {"bicycle", "motorcycle", "horse", "elephant", "skateboard", "surfboard", "skis", "snowboard"}
-HELD = {"umbrella", "handbag", "tennis racket", "baseball bat", "baseball glove", "cell phone", "remote", "bottle",
-        "cup", "wine glass", "knife", "fork", "spoon", "toothbrush", "kite", "frisbee", "suitcase", "teddy bear",
-        "book", "bag", "surfboard", "skateboard", "snowboard", "pizza", "sandwich", "hot dog", "donut", "banana",
-        "apple", "scissors", "sports ball", "backpack", "laptop"}  # fmt: skip
-PEOPLE = {"person", "pedestrian", "bicyclist", "rider"}
-ALONE = {"bed", "toilet", "sink", "bathtub", "refrigerator", "stove", "oven", "microwave", "desk", "sofa", "couch", "tv",
-         "television receiver", "fireplace", "dishwasher", "washer", "hood", "pool table", "kitchen island", "bar",
-         "dining table", "cat", "dog", "train", "airplane", "ship", "fountain", "shower", "coffee table", "table",
-         "wardrobe", "chest of drawers", "buffet", "bulletin board", "screen", "fan", "chandelier", "clock", "bookcase"}
-DARK = {"sky", "road"}  # the only stuff called black: the rest is mostly in the shade
-VEHICLES = {"car", "bus", "truck", "van", "motorcycle", "bicycle", "minibike"}
-ANIMALS = {"dog", "cat", "horse", "sheep", "cow", "elephant", "bear", "zebra", "giraffe", "bird", "animal"}
-GARMENTS = ("shirt", "t-shirt", "dress", "jacket", "coat", "top", "uniform", "sweater")
-WORN = ("a [cap]", "a [hat]", "[spectacles]", "a [helmet]", "[shoes]", "a [watch]", "[goggles]", "[gloves]")
-PARTS = {
-    "building": ("with [windows]", "with [glass windows] and [doors]"), "house": ("with [windows]", "with a [roof]"),
-    "sky": ("with [clouds]", "with [some clouds]", "which is [cloudy]"), "tree": ("with [leaves]", "with [branches]"),
-    "table": ("with [some objects] on it", "with [few items] on it"), "bus": ("with [windows]", "with [some text]"),
-    "dining table": ("with [some objects] on it", "with [few things]"), "train": ("with [windows]", "with [lights]"),
-    "car": ("with a [number plate]", "with [headlights]"), "road": ("with [white lines]", "with [markings]"),
-    "stop sign": ("with [some text] on it", "with [text]"), "signboard": ("with [some text]",),
-    "laptop": ("with a [display]",), "airplane": ("with [wings]", "with [wheels]"), "clock": ("with [numbers]",),
-    "water": ("with [waves]", "with [ripples]"), "sea": ("with [waves]",), "bed": ("with a [bedsheet]",),
-    "pizza": ("with [toppings]",), "cake": ("with [cream]",), "wall": ("with [some designs]", "with a [switch board]"),
-    "mountain": ("with [peaks]",), "bottle": ("with a [label]", "with a [cap]"), "cup": ("with a [drink]",),
-    "elephant": ("with [tusks]",), "truck": ("with [wheels]",), "bicycle": ("with a [basket]",),
-}  # fmt: skip
+MANNER: dict[str, Any] = json.loads(Path(__file__).with_name("manner.json").read_text(encoding="utf-8"))
+
+
+def _kinds(*names: str) -> frozenset[str]:
+    return frozenset(kind for name in names for kind in MANNER[name])
+
+
+ALONE = _kinds("alone")  # mostly one in a photo
+ANIMALS, PEOPLE, VEHICLES = _kinds("animals"), _kinds("people"), _kinds("vehicles")
+BACK = _kinds("back")  # mostly behind the rest
+DARK = _kinds("dark")  # the only stuff called black: the rest is mostly in the shade
+GROUND, SEATS, WATERS = _kinds("ground"), _kinds("seats"), _kinds("waters")
+RIDDEN, HELD = _kinds("ridden"), _kinds("held")
+SURFACES = _kinds("surfaces", "ground")
+WOODEN = _kinds("wooden")  # brown ones are called wooden
+GARMENTS, WORN, PARTS = MANNER["garments"], MANNER["worn"], MANNER["parts"]
 
 
 @dataclass(frozen=True)
@@ -111,7 +92,9 @@ class Mentioner:
     def one_of(self, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
         if weights is None:
             return options[int(self.rng.random() * len(options))]
-        return options[int(np.searchsorted(np.cumsum(weights), self.rng.random() * sum(weights), side="right"))]
+        return options[
+            int(np.searchsorted(np.cumsum(weights), self.rng.random() * sum(weights), side="right"))
+        ]
 
     # words
     def name(self, category: Category) -> str:
@@ -184,6 +167,7 @@ class Mentioner:
             places = sorted(p for p in region.places if not any(r.near(p) for r in rivals))
             colour = region.colour
             apart = colour and max(r.colours[COLOURS.index(colour)] for r in rivals) < 0.2
+            apart = apart and not (colour in SKIN and self.name(region.category) in PEOPLE)
             if apart and self.chance(0.6):
                 found.append(self.single(region, colour))
             elif places:
@@ -241,9 +225,7 @@ class Mentioner:
     def absent(self) -> Mention | None:
         """Something the source annotates that this photo does not show, nor anything called alike."""
         here = {w.lemma for id in self.of for w in self.lexicon.words[id]}
-        missing = [
-            id for id, words in self.lexicon.words.items() if not any(w.lemma in here for w in words)
-        ]
+        missing = [id for id, words in self.lexicon.words.items() if not any(w.lemma in here for w in words)]
         if not missing:
             return None
         id = self.one_of(missing)
@@ -264,14 +246,14 @@ class Mentioner:
         extras: tuple[Piece, ...] = (),
         must: str = "",
     ) -> Mention:
-        noun = Noun(text, tuple(r.id for r in those), those[0].category.isthing)
+        noun = Noun(text, tuple(r.id for r in those), those[-1].category.isthing)
         places = frozenset.intersection(*(r.places for r in those))
         back = self.name(those[0].category) in BACK
         article = self.article(text, word, not those[0].category.isthing)
         return Mention((*article, noun, *extras), many, places, must, back)
 
     def article(self, text: str, word: Word, stuff: bool = False) -> tuple[str, ...]:
-        first = text.split()[0]
+        first = text.split(maxsplit=1)[0]
         if first in ("group", "couple", "number"):
             return ("a",)
         if first in (*NUMBERS, "some", "many", "another", "other"):
@@ -292,7 +274,9 @@ class Mentioner:
         return self.one_of([o for o, _ in options], [w for _, w in options])
 
     def vague(self) -> str:
-        return self.one_of(("", "few ", "some ", "many ", "group of ", "number of "), (7, 1, 1, 0.3, 0.3, 0.05))
+        return self.one_of(
+            ("", "few ", "some ", "many ", "group of ", "number of "), (7, 1, 1, 0.3, 0.3, 0.05)
+        )
 
     def coloured(self, those: list[Region], text: str) -> str:
         """The noun with a colour, now and then, if all of them have that one."""
@@ -323,8 +307,8 @@ class Mentioner:
             verbs: tuple[str, ...] = ()
             if name in VEHICLES and under in GROUND:
                 verbs = ("on", "parked on", "moving on")
-            elif name in ANIMALS and under in GROUND:
-                verbs = ("standing on", "on", "lying on", "walking on")
+            elif name in ANIMALS and under in SURFACES:
+                verbs = ("standing on", "on", "lying on", "sitting on")
             elif region.category.isthing and under in SURFACES:
                 verbs = ("on", "placed on", "kept on")
             elif name == "boat" and under in WATERS:
@@ -333,17 +317,23 @@ class Mentioner:
                 return (self.one_of(verbs), "the", noun)
         if not many and region.colour not in ("", "black") and self.chance(0.05):
             return ("which is in", region.colour, Noun("color"))
-        parts = [p for p in PARTS.get(name, ()) if not any(self.known(n) for n in unfold(p)) and not (many and " a " in p)]
+        parts = [
+            p
+            for p in PARTS.get(name, ())
+            if not any(self.known(n) for n in unfold(p)) and not (many and " a " in p)
+        ]
         return unfold(self.one_of(parts)) if parts and self.chance(0.35) else ()
 
     def known(self, piece: Piece) -> bool:
         """A noun that points to nothing must not name what the source annotates."""
-        return isinstance(piece, Noun) and self.lexicon.knows(piece.text.removeprefix("some ").removeprefix("few "))
+        return isinstance(piece, Noun) and self.lexicon.knows(
+            piece.text.removeprefix("some ").removeprefix("few ")
+        )
 
     def beside(self, region: Region) -> Noun | None:
         """The plain noun for another segment that can only mean it."""
         word = self.called.get(region.id) or self.word(region.category, ONE, MASS)
-        if word is None or len(self.reach(word)) > 1 or region.crowd and region.category.isthing:
+        if word is None or len(self.reach(word)) > 1 or (region.crowd and region.category.isthing):
             return None
         return Noun(word.text, (region.id,), region.category.isthing)
 
@@ -352,7 +342,9 @@ class Mentioner:
         if not many and not region.crowd:
             x0, y0, x1, y1 = region.box
             near = [
-                r for r in self.regions if x0 <= r.x <= x1 and y0 <= r.y <= y1 and self.name(r.category) in RIDDEN | HELD
+                r
+                for r in self.regions
+                if x0 <= r.x <= x1 and y0 <= r.y <= y1 and self.name(r.category) in RIDDEN | HELD
             ]
             if near and self.chance(0.5):
                 item = self.one_of(near)
@@ -361,13 +353,18 @@ class Mentioner:
                     a = "an" if noun.text[0] in "aeiou" else "a"
                     return (self.one_of(("riding", "on")) if rides else "holding", a, noun)
         if self.chance(0.5):
-            verb = "sitting" if below and self.name(below.category) in SEATS else self.one_of(("standing", "walking", "standing", "sitting"))
+            verb = (
+                "sitting"
+                if below and self.name(below.category) in SEATS
+                else self.one_of(("standing", "walking", "standing", "sitting"))
+            )
             said = (self.one_of(("is ", "")) * (not many) + verb,) if self.chance(0.6) else ()
             if below and (noun := self.beside(below)):
                 said = (*said, "on", "the", noun)
         if not many and self.chance(0.35):
             best = max(range(1, len(COLOURS)), key=region.colours.__getitem__) if region.colours else 0
-            tint = f"{COLOURS[best]} " if best and region.colours[best] > 0.3 and region.area > 400 else ""
+            clear = best and COLOURS[best] not in SKIN and region.colours[best] > 0.3 and region.area > 400
+            tint = f"{COLOURS[best]} " if clear else ""
             worn = f"a [{tint}{self.one_of(GARMENTS)}]" if tint or self.chance(0.5) else self.one_of(WORN)
             said = (*said, *(("and",) if said else ()), "wearing", *unfold(worn))
         return said

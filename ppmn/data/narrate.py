@@ -4,52 +4,28 @@
 what is then there. The same (seed, epoch, index) gives the same narrative.
 """
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tqdm import tqdm
 
-from ppmn.data.mentions import Mention, Mentioner, Noun, Piece, unfold
-from ppmn.data.panoptic import Category, PanopticImage
-from ppmn.data.png import GroundedPhrase
+from ppmn.data.mentions import MANNER, Mention, Mentioner, Noun, Piece, unfold
+from ppmn.data.narratives import GroundedPhrase
+from ppmn.data.panoptic import Category, PanopticImage, read_panoptic, read_photo, splits
 from ppmn.data.regions import PLACES, regions
 from ppmn.data.words import Lexicon
+from ppmn.errors import InputError
 
 GROUNDED, SPREAD = 5.6, 2.0  # grounded nouns a narrative is planned with; some photos have fewer
-FRAMES = ("image", "image", "image", "picture", "picture", "photo")
-SEEING = ("we can see", "I can see", "there", "we can see", "I can see", "there", "we see", "I see", "we could see")
-OPENINGS = (
-    "In this [F]", "In this [F]", "In this [F],", "In the [F]", "In this [F]", "Here", "In the [F],",
-)  # fmt: skip
-PLAIN = ("and", "And", "", "also", "Also", "", "And also")
-PLACE = {
-    "left": ("On the [left side] of the [F]", "On the [left]", "On the [left side]", "On the [left side],",
-             "On the [left],", "To the [left]"),
-    "right": ("On the [right side] of the [F]", "On the [right]", "On the [right side]", "On the [right side],",
-              "On the [right],", "To the [right]"),
-    "top": ("At the [top] of the [F]", "At the [top]", "At the [top],", "On the [top] of the [F]"),
-    "bottom": ("At the [bottom] of the [F]", "At the [bottom]", "At the [bottom],", "At the [bottom] of the [F],"),
-    "middle": ("In the [middle] of the [F]", "In the [center] of the [F]", "In the [middle]", "In the [center],",
-               "In the [middle],"),
-    "back": ("In the [background]", "In the [background],", "In the [background] of the [F]", "In the [background]",
-             "In the [background], in this [F],", "In the [backdrop],"),
-    "front": ("In the [foreground]", "In the [foreground] of this [F],", "In the [front]", "In [front] of the [F]",
-              "In the [foreground] of the [F]"),
-}  # fmt: skip
-ASIDES = (
-    "There are [few objects] and [some other things].", "We can also see [some objects].",
-    "This [F] is clicked outside.", "The [F] is taken in the [day time].", "It looks like a [view] of a [place].",
-    "There is some [text] on the [F].", "I can also see [few other objects] in the [background].",
-    "We can see a [watermark] at the [corner] of the [F].", "The [background] of the [F] is blurred.",
-    "There are [few other items].", "We can see the [shadow] on the [surface].", "There is [light] in this [F].",
-)  # fmt: skip
-AGAIN = (
-    "There is [some object] beside the @.", "Beside the @ there are [few things].",
-    "Behind the @ we can see [some objects].", "In [front] of the @ there is an [object].",
-    "The [reflection] of the @ is visible.", "We can see the @ clearly in this [F].", "Near the @ there is an [object].",
-)  # fmt: skip
+FRAMES, SEEING, OPENINGS, PLAIN = (MANNER[k] for k in ("frames", "seeing", "openings", "plain"))
+PLACE: dict[str, list[str]] = MANNER["place"]
+ASIDES, AGAIN = MANNER["asides"], MANNER["again"]
 
 
 @dataclass(frozen=True)
@@ -125,7 +101,7 @@ def _write(mentioner: Mentioner, mentions: list[Mention], absent: list[Mention])
     for mention in absent:
         placed[mentioner.one_of(("", "back", "front"))].append(mention)
     sentences = []
-    if not placed[""] and mentioner.chance(0.3):
+    if not placed[""] and (not mentions or mentioner.chance(0.3)):
         sentences.append(voice.fill("This is a [F]." if frame != "image" else "This is an [F]."))
     middle = [p for p in (*PLACES, "front") if placed[p]]
     order = ["", *(middle[int(i)] for i in mentioner.rng.permutation(len(middle))), "back"]
@@ -140,7 +116,19 @@ def _write(mentioner: Mentioner, mentions: list[Mention], absent: list[Mention])
             sentences.append(voice.fill(mentioner.one_of(AGAIN), noun))
     if mentioner.chance(0.55):
         sentences.append(voice.fill(mentioner.one_of(ASIDES)))
-    return render([p for s in sentences if s for p in s])
+    return render(_first_is_one([p for s in sentences for p in s]))
+
+
+def _first_is_one(pieces: list[Piece]) -> list[Piece]:
+    """`another man` before any man is `one man`."""
+    heard: set[str] = set()
+    for n, piece in enumerate(pieces):
+        if isinstance(piece, Noun) and piece.ids:
+            head = piece.text.removeprefix("another ")
+            if head != piece.text and head not in heard:
+                pieces[n] = replace(piece, text=f"one {head}")
+            heard.add(head)
+    return pieces
 
 
 @dataclass
@@ -222,3 +210,61 @@ def render(pieces: list[Piece]) -> Narrated:
             phrases.append(GroundedPhrase(len(caption), end, piece.ids, piece.isthing, piece.absent))
         caption += text
     return Narrated(caption, tuple(phrases))
+
+
+def png_entry(image_id: int, narrated: Narrated) -> dict[str, Any]:
+    """The narrative as `png_coco_<split>.json` has it: utterances that cover the caption."""
+    parts: list[tuple[str, GroundedPhrase | None]] = []
+    at = 0
+    for phrase in narrated.phrases:
+        parts.append((narrated.caption[at : phrase.start], None))
+        parts.append((narrated.caption[phrase.start : phrase.end], phrase))
+        at = phrase.end
+    parts.append((narrated.caption[at:], None))
+    segments = [
+        {
+            "utterance": text.strip(),
+            "segment_ids": [str(i) for i in phrase.segment_ids] if phrase else [],
+            "plural": bool(phrase and phrase.plural),
+            "noun": phrase is not None,
+        }
+        | ({"absent": True} if phrase and phrase.absent else {})
+        for text, phrase in parts
+        if text.strip()
+    ]
+    return {"image_id": str(image_id), "annotator_id": 0, "caption": narrated.caption, "segments": segments}
+
+
+def narrate_split(
+    root: Path, split: str | None, out: Path, seed: int = 0, epoch: int = 0, absent: int = 0
+) -> tuple[int, int, int]:
+    """One narrative a photo in PNG form; returns how many narratives, noun phrases and grounded ones."""
+    if split is None:
+        found = splits(root)
+        if len(found) != 1:
+            raise InputError(f"{root} has the splits {', '.join(found)}: name one as {root}:SPLIT")
+        split = found[0]
+    panoptic = read_panoptic(root, split)
+    narrator, entries, phrases, grounded = Narrator(panoptic.categories), [], 0, 0
+    for index, image in enumerate(tqdm(panoptic.images, unit="photo", desc=f"{root.name}:{split}")):
+        pixels, ids = np.asarray(read_photo(image.photo)), image.ids()
+        if pixels.shape[:2] != ids.shape:
+            sizes = f"{pixels.shape[1]}x{pixels.shape[0]}, its segmentation {ids.shape[1]}x{ids.shape[0]}"
+            raise InputError(f"{image.photo} is {sizes}: they must be of one size")
+        told = narrator(image, ids, pixels, rng_for(seed, epoch, index), absent)
+        entries.append(png_entry(image.id, told))
+        phrases += len(told.phrases)
+        grounded += sum(bool(p.segment_ids) for p in told.phrases)
+    write_json(out, entries)
+    return len(entries), phrases, grounded
+
+
+def write_json(file: Path, content: Any) -> None:
+    """Whole or not at all."""
+    part = file.with_name(file.name + ".part")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        part.write_text(json.dumps(content), encoding="utf-8")
+        part.replace(file)
+    except OSError as error:
+        raise InputError(f"{file} cannot be written ({error})") from error

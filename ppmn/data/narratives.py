@@ -18,6 +18,7 @@ class GroundedPhrase:
     end: int
     segment_ids: tuple[int, ...]  # empty: not grounded
     isthing: bool  # category of the last segment, as the released reader has it
+    absent: bool = False  # known not to be in the photo: its mask is empty
 
     @property
     def plural(self) -> bool:
@@ -102,5 +103,6 @@ def _phrases(
         if unknown:
             ids = ()
         category = panoptic.categories.get(categories[ids[-1]]) if ids else None
-        phrases.append(GroundedPhrase(place.start, place.end, ids, bool(category and category.isthing)))
+        isthing, absent = bool(category and category.isthing), bool(part.get("absent")) and not ids
+        phrases.append(GroundedPhrase(place.start, place.end, ids, isthing, absent))
     return tuple(phrases)

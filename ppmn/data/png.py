@@ -40,7 +40,7 @@ __all__ = [
     "splits",
 ]
 
-FORMAT = 1  # of the index; another number makes another file
+FORMAT = 2  # of the index; another number makes another file
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,20 @@ from numpy.typing import NDArray
 
 from ppmn.data.panoptic import Category, PanopticImage
 
-COLOURS = ("", "white", "black", "grey", "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown")
+COLOURS = (
+    "",
+    "white",
+    "black",
+    "grey",
+    "red",
+    "orange",
+    "yellow",
+    "green",
+    "blue",
+    "purple",
+    "pink",
+    "brown",
+)
 AGREE = 0.6  # share of a mask's pixels that must have one colour before it is said
 SMALL = 150  # pixels under which no colour is said
 SIDE = 0.4  # "on the left" = centre in the left 40 %
