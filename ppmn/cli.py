@@ -14,6 +14,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"ppmn {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _data(commands.add_parser("data", help="check, narrate or draw a data set"))
+    _evaluate(commands.add_parser("evaluate", help="measure a model, or files of predictions"))
     return top
 
 
@@ -51,6 +52,30 @@ def data_narrate(args: argparse.Namespace) -> None:
     spec = parse_spec(args.data)
     n, phrases, grounded = narrate_split(spec.root, spec.split, args.out, args.seed, args.epoch, args.absent)
     print(f"{args.out}: {n} narratives, {phrases} noun phrases, {grounded} grounded")
+
+
+def _evaluate(sub: argparse.ArgumentParser) -> None:
+    who = sub.add_mutually_exclusive_group()
+    who.add_argument("--model", help="a model's name or folder")
+    who.add_argument("--predictions", type=Path, metavar="FILE", help="JSON lines that any system wrote")
+    sub.add_argument("--data", action="append", default=[], metavar="ROOT[:SPLIT]", help="repeatable")
+    sub.add_argument("--protocol", choices=("full", "released"), default="full")
+    sub.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    sub.add_argument("--save-predictions", type=Path, metavar="FILE", help="write the masks as JSON lines")
+    sub.add_argument("--compare", type=Path, metavar="RUN.json", help="paired difference to an earlier run")
+    sub.add_argument("--curves", type=Path, metavar="FILE.png", help="draw the recall curves")
+    sub.add_argument("--with", dest="with_runs", type=Path, nargs="+", default=[], metavar="RUN.json")
+    sub.add_argument(
+        "--worst", type=int, default=0, metavar="N", help="draw the N phrases with the least IoU"
+    )
+    sub.add_argument("--sheet", type=Path, default=Path("worst.png"), metavar="FILE.png", help="of --worst")
+    sub.set_defaults(run=evaluate)
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    from ppmn.evaluate import run
+
+    run(args)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -164,13 +164,12 @@ class AverageRecall:
 
     def compute(self) -> Scores:
         """All five splits, the curve, the counts and the intervals of what was measured so far."""
-        keys = sorted(self.measured)
-        kept = [k for k in keys if self.protocol == "released" or not self.measured[k].empty]
+        kept = self._counted()
         rows = [self.measured[k] for k in kept]
         ious = np.array([r.iou for r in rows], np.float64)
         areas, members = _areas(ious, self.protocol), _members(rows)
         photos = [_photo(k) for k in kept]
-        empty = [self.measured[k] for k in keys if self.measured[k].empty]
+        empty = [m for m in self.measured.values() if m.empty]
         return Scores(
             protocol=self.protocol,
             average_recall={s: 100 * _mean(areas[m]) if m.any() else None for s, m in members.items()},
@@ -183,9 +182,26 @@ class AverageRecall:
             empty_found=sum(math.isnan(m.iou) for m in empty),
         )
 
+    def difference(self, other: "AverageRecall") -> tuple[dict[str, Interval | None], int]:
+        """This run minus another (0 to 100) over the phrases of both, and how many are in one only."""
+        if other.protocol != self.protocol:
+            raise InputError(f"a run by protocol {self.protocol} does not compare to one by {other.protocol}")
+        keys = sorted(set(self._counted()) & set(other._counted()))
+        if not keys:
+            raise InputError("the two runs have no phrase in common: they measured other data")
+        ours = _areas(np.array([self.measured[k].iou for k in keys]), self.protocol)
+        theirs = _areas(np.array([other.measured[k].iou for k in keys]), self.protocol)
+        photos, members = [_photo(k) for k in keys], _members([self.measured[k] for k in keys])
+        alone = len(self._counted()) + len(other._counted()) - 2 * len(keys)
+        return {s: _interval(ours - theirs, photos, m) for s, m in members.items()}, alone
+
     def reset(self) -> None:
         """Forget everything measured."""
         self.measured.clear()
+
+    def _counted(self) -> list[Any]:
+        """Keys of the phrases that the figures are taken over, in order."""
+        return sorted(k for k, m in self.measured.items() if not (m.empty and self.protocol == "full"))
 
     def _add(self, key: Hashable, phrase: Measured) -> None:
         known = self.measured.setdefault(key, phrase)
