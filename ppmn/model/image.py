@@ -72,6 +72,7 @@ class Block(nn.Module):
 class ResNetFPN(nn.Module):
     """Photos -> p2..p5."""
 
+    stride = 8  # of F, in prepared pixels
     mean: Tensor
     deviation: Tensor
 
@@ -108,6 +109,10 @@ class ResNetFPN(nn.Module):
             scale = scale * self.config.long / (max(height, width) * scale)
         return max(int(height * scale + 0.5), 1), max(int(width * scale + 0.5), 1)
 
+    def padded(self, height: int, width: int) -> tuple[int, int]:
+        """The part of the batch that is a prepared photo's own: it is padded to a multiple of 32."""
+        return -(-height // COARSEST) * COARSEST, -(-width // COARSEST) * COARSEST
+
     def prepare(self, photo: Image.Image) -> Tensor:
         """An RGB photo as the encoder wants it, uint8 (3, h, w)."""
         height, width = self.size_for(photo.height, photo.width)
@@ -117,24 +122,19 @@ class ResNetFPN(nn.Module):
 
     def forward(self, photos: Sequence[Tensor]) -> Pyramid:
         """Prepared photos of any sizes -> their pyramids in one batch."""
-        grids = [(-(-p.shape[1] // COARSEST), -(-p.shape[2] // COARSEST)) for p in photos]
+        padded = [self.padded(p.shape[1], p.shape[2]) for p in photos]
+        grids = [(height // COARSEST, width // COARSEST) for height, width in padded]
         largest = (max(h for h, _ in grids), max(w for _, w in grids))
         if self.count_padding:
             return Pyramid(self.levels(self.stack(photos, largest)))
         together = defaultdict(list)
         for index, grid in enumerate(grids):
             together[grid].append(index)
-        padded: dict[int, list[Tensor]] = {}
-        for (h, w), indices in together.items():
-            edges = (largest[1] - w, largest[0] - h)
-            levels = self.levels(self.stack([photos[i] for i in indices], (h, w)))
-            for row, index in enumerate(indices):
-                padded[index] = [
-                    fn.pad(level[row], (0, edges[0] * scale, 0, edges[1] * scale))
-                    for level, scale in zip(levels, (8, 4, 2, 1), strict=True)
-                ]
-        p2, p3, p4, p5 = (torch.stack([padded[i][n] for i in range(len(photos))]) for n in range(4))
-        return Pyramid((p2, p3, p4, p5), grids)
+        alone: dict[int, tuple[Tensor, ...]] = {}
+        for grid, indices in together.items():
+            levels = self.levels(self.stack([photos[i] for i in indices], grid))
+            alone |= {index: tuple(level[row] for level in levels) for row, index in enumerate(indices)}
+        return Pyramid.of([alone[index] for index in range(len(photos))])
 
     def stack(self, photos: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:
         """Normalise, then pad with zeros at the bottom and right to a grid of 32-pixel cells."""

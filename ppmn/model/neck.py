@@ -18,6 +18,22 @@ class Pyramid:
     levels: tuple[Tensor, Tensor, Tensor, Tensor]  # (B, C_v, 8h, 8w) .. (B, C_v, h, w)
     cells: Cells | None = None
 
+    @classmethod
+    def of(cls, photos: Sequence[Sequence[Tensor]]) -> "Pyramid":
+        """A batch of photos' own levels, (C_v, 8h, 8w) .. (C_v, h, w) each, padded to the largest."""
+        cells = [(levels[3].shape[1], levels[3].shape[2]) for levels in photos]
+        largest = (max(h for h, _ in cells), max(w for _, w in cells))
+        p2, p3, p4, p5 = (
+            torch.stack(
+                [
+                    fn.pad(levels[n], (0, (largest[1] - w) * scale, 0, (largest[0] - h) * scale))
+                    for levels, (h, w) in zip(photos, cells, strict=True)
+                ]
+            )
+            for n, scale in enumerate((8, 4, 2, 1))
+        )
+        return cls((p2, p3, p4, p5), cells)
+
     def mask(self, level: int) -> Tensor | None:
         """Which pixels of a level are a photo's own, (B, 1, H, W); None where all of them are."""
         scale, (height, width) = 2 ** (3 - level), self.levels[level].shape[-2:]
