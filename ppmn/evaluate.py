@@ -26,7 +26,7 @@ import ppmn
 from ppmn import metrics
 from ppmn.data.panoptic import BORDER, read_photo
 from ppmn.data.png import Narrative, Narratives, open_narratives, parse_spec, splits
-from ppmn.data.targets import targets_released
+from ppmn.data.targets import Rows, targets_released
 from ppmn.errors import InputError
 from ppmn.figures import SheetRow, curves, sheet
 from ppmn.files import check_writable
@@ -36,7 +36,7 @@ from ppmn.predictions import (
     Mask,
     Prediction,
     file_answers,
-    phrase_keys,
+    measurable,
     read_predictions,
     write_predictions,
 )
@@ -105,7 +105,7 @@ def model_answers(predictor: Predictor, protocol: metrics.Protocol = "full") -> 
 
     def answer(source: str, narrative: Narrative) -> Iterator[tuple[Mask, float]]:
         photo = read_photo(narrative.image.photo)
-        spans = [(p.start, p.end) for p in narrative.grounded]
+        spans = [(p.start, p.end) for p in measurable(source, narrative, protocol).values()]
         for chances in predictor.predict(photo, narrative.caption, spans, protocol):
             mask = chances > threshold
             yield mask, float(chances[mask].mean()) if mask.any() else 0.0
@@ -119,7 +119,7 @@ def evaluate(
     protocol: metrics.Protocol = "full",
     keep: bool = False,
 ) -> Run:
-    """Measure every grounded phrase once; the processes of a running group share the narratives out."""
+    """Measure each phrase of known truth once; the processes of a running group share the narratives out."""
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     places = [(s, i) for s, narratives in sources.items() for i in range(len(narratives))]
     run = Run(AverageRecall(protocol), {})
@@ -137,10 +137,11 @@ def evaluate(
 
 def _measure(run: Run, source: str, narrative: Narrative, answers: Answers, keep: bool) -> None:
     ids = _ids(narrative)
-    truths = _truths(ids, narrative, run.metric.protocol)
+    phrases = measurable(source, narrative, run.metric.protocol)
+    truths = _truths(ids, [phrase.segment_ids for phrase in phrases.values()], run.metric.protocol)
     known = ids != BORDER  # a border is neither in nor out
-    keyed = zip(phrase_keys(source, narrative), narrative.grounded, truths, strict=True)
-    for (key, phrase, truth), (mask, score) in zip(keyed, answers(source, narrative), strict=True):
+    keyed = zip(phrases.items(), truths, strict=True)
+    for ((key, phrase), truth), (mask, score) in zip(keyed, answers(source, narrative), strict=True):
         if mask is not None and mask.shape != truth.shape:
             have, need = (" x ".join(map(str, m.shape)) for m in (mask, truth))
             raise InputError(
@@ -162,8 +163,7 @@ def _ids(narrative: Narrative) -> NDArray[np.int32]:
     return ids
 
 
-def _truths(ids: NDArray[np.int32], narrative: Narrative, protocol: metrics.Protocol) -> Iterable[Mask]:
-    rows = [phrase.segment_ids for phrase in narrative.grounded]
+def _truths(ids: NDArray[np.int32], rows: Rows, protocol: metrics.Protocol) -> Iterable[Mask]:
     if protocol == "released":
         return targets_released(ids, rows, *released_size(*ids.shape))
     return (np.isin(ids, row) for row in rows)  # one at a time: a photo may be large

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppmn.data.png import Narrative
+from ppmn.data.png import GroundedPhrase, Narrative
 from ppmn.errors import InputError
 from ppmn.files import replacing
-from ppmn.metrics import PhraseKey
+from ppmn.metrics import PhraseKey, Protocol
 
 Mask = NDArray[np.bool_]
 Answers = Callable[[str, Narrative], Iterable[tuple[Mask | None, float]]]  # a mask and a score a phrase
@@ -55,7 +55,7 @@ def write_predictions(predictions: Mapping[PhraseKey, Prediction], file: Path) -
 def read_predictions(
     file: Path, sources: Mapping[str, Sequence[Narrative]]
 ) -> tuple[dict[PhraseKey, Prediction], int]:
-    """Predictions of the grounded phrases of the sources, and the number of lines of any other phrase."""
+    """Predictions of the measurable phrases of the sources, and the number of lines of other phrases."""
     narratives = {(s, n.index): n for s, rows in sources.items() for n in rows}
     predictions: dict[PhraseKey, Prediction] = {}
     others = 0
@@ -73,7 +73,7 @@ def read_predictions(
         predictions[key] = prediction
     if others and not predictions:
         raise InputError(
-            f"{file}: none of its {others} lines is of a grounded phrase of {', '.join(sources)}"
+            f"{file}: none of its {others} lines is of a phrase with a ground truth in {', '.join(sources)}"
         )
     return predictions, others
 
@@ -82,17 +82,25 @@ def file_answers(predictions: Mapping[PhraseKey, Prediction]) -> Answers:
     """Answers that were written before; None for a phrase that has none."""
 
     def answer(source: str, narrative: Narrative) -> Iterator[tuple[Mask | None, float]]:
-        for key in phrase_keys(source, narrative):
+        for key in measurable(source, narrative):
             found = predictions.get(key)
             yield (found.mask(), found.score) if found else (None, 0.0)
 
     return answer
 
 
-def phrase_keys(source: str, narrative: Narrative) -> list[PhraseKey]:
-    """Keys of the grounded phrases; a phrase is numbered among all noun phrases of its narrative."""
-    grounded = (i for i, phrase in enumerate(narrative.phrases) if phrase.segment_ids)
-    return [PhraseKey(source, narrative.image.id, narrative.index, i) for i in grounded]
+def measurable(
+    source: str, narrative: Narrative, protocol: Protocol = "full"
+) -> dict[PhraseKey, GroundedPhrase]:
+    """The phrases whose truth is known, numbered among all noun phrases of their narrative.
+
+    That is what is grounded; and, where the data says so, what is not in the photo, which the authors' data
+    never does: `released` leaves it out.
+    """
+    known = (
+        (i, p) for i, p in enumerate(narrative.phrases) if p.segment_ids or (p.absent and protocol == "full")
+    )
+    return {PhraseKey(source, narrative.image.id, narrative.index, i): p for i, p in known}
 
 
 def _line(key: PhraseKey, prediction: Prediction) -> dict[str, Any]:
@@ -178,7 +186,7 @@ def _covered(counts: str) -> int:
 
 
 def _fits(key: PhraseKey, prediction: Prediction, narrative: Narrative) -> bool:
-    """Whether the prediction is of a grounded phrase; one that cannot be of this photo is refused."""
+    """Whether the prediction is of a measurable phrase; one that cannot be of this photo is refused."""
     image = narrative.image
     if key.image != image.id:
         raise InputError(f"narrative {key.narrative} is of image {image.id}, not of {key.image}")
@@ -192,4 +200,4 @@ def _fits(key: PhraseKey, prediction: Prediction, narrative: Narrative) -> bool:
         raise InputError(
             f"rle size {have[0]} x {have[1]} does not fit image {image.id} of {need[0]} x {need[1]} pixels"
         )
-    return bool(narrative.phrases[key.phrase].segment_ids)
+    return key in measurable(key.source, narrative)

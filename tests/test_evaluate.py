@@ -157,6 +157,19 @@ def test_empty_truth_is_told_apart(root, load, capsys):
     assert released["overall"] == pytest.approx(100 * 10 / 11, abs=0.01)  # nothing for nothing is a miss
 
 
+def test_what_is_known_to_be_absent_is_an_empty_truth(root, load):
+    file = root / "annotations/png_coco_val.json"
+    rows = json.loads(file.read_text())
+    row = narrative(7, ["A cat", " and ", "a bird"])
+    row["segments"][2] |= {"segment_ids": [], "absent": True}
+    file.write_text(json.dumps([*rows, row]))
+    got = run(root, "--model", "everything", "--save-predictions", root / "p.jsonl")
+    assert (got["phrases"]["overall"], got["empty"], got["empty_found"]) == (10, 1, 0)
+    assert run(root, "--predictions", root / "p.jsonl")["records"] == got["records"]
+    released = run(root, "--model", "everything", "--protocol", "released")
+    assert (released["phrases"]["overall"], released["empty"]) == (10, 0)
+
+
 def test_saved_predictions_measure_the_same(root, load, tmp_path, capsys):
     file = tmp_path / "p.jsonl"
     model = run(root, "--model", "everything", "--save-predictions", file)
