@@ -5,15 +5,17 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ppmn.data.narratives import Narrative
-from ppmn.data.panoptic import folders
+from ppmn.data.narratives import GroundedPhrase, Narrative
+from ppmn.data.panoptic import Segment, folders
 from ppmn.errors import InputError
 
 BATCH = 4096  # narratives in one Arrow batch: bounds the memory of building, not of reading
+SEGMENT = tuple(f.name for f in fields(Segment))
+PHRASE = tuple(f.name for f in fields(GroundedPhrase))
 
 
 def cache_folder() -> Path:
@@ -71,11 +73,15 @@ def _row(narrative: Narrative, photos: Path, pngs: Path) -> dict[str, Any]:
         "segmentation": _name(image.segmentation, pngs),
         "height": image.height,
         "width": image.width,
-        "segments": [asdict(s) for s in image.segments],
+        "segments": [_fields(s, SEGMENT) for s in image.segments],
         "index": narrative.index,
         "caption": narrative.caption,
-        "phrases": [asdict(p) for p in narrative.phrases],
+        "phrases": [_fields(p, PHRASE) for p in narrative.phrases],
     }
+
+
+def _fields(thing: Segment | GroundedPhrase, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(thing, name) for name in names}
 
 
 def _name(file: Path, folder: Path) -> str:
