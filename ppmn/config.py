@@ -35,6 +35,7 @@ class TextConfig:
     """The text encoder: `source` is a folder, a hub name, or `package:NAME` for one that pip installed."""
 
     source: str = "bert-base-uncased"
+    sha256: str = ""  # of a package's model.safetensors, filled when saving
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,12 @@ class ModelConfig:
     threshold: float = 0.5
 
     def __post_init__(self) -> None:
-        if self.channels % self.heads or self.channels % 32:
+        if self.heads < 1 or self.channels < 1 or self.channels % self.heads or self.channels % 32:
             raise InputError(
                 f"channels is {self.channels}; it must be a multiple of 32 and of heads = {self.heads}"
             )
+        if not 0 <= self.threshold <= 1:
+            raise InputError(f"threshold is {self.threshold}; it must lie between 0 and 1")
         for name in ("rounds", "pixels"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must not be negative")
@@ -77,6 +80,8 @@ class ModelConfig:
             raw = json.loads(file.read_text(encoding="utf-8"))
         except FileNotFoundError as error:
             raise InputError(f"{file.parent} is not a model folder: {file.name} is missing") from error
+        except OSError as error:
+            raise InputError(f"{file} cannot be read ({error.strerror})") from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{file} is not JSON ({error})") from error
         return from_dict(cls, raw, str(file))

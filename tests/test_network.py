@@ -21,10 +21,10 @@ from ppmn.errors import InputError
 from ppmn.model.image import ResNetFPN
 from ppmn.model.lcpa import blur
 from ppmn.model.losses import ppm_losses, total
+from ppmn.model.names import detectron2_encoder
 from ppmn.model.neck import Pyramid
 from ppmn.model.network import Head
 from ppmn.model.text import TextEncoder, Tokens, window_starts
-from ppmn.model.weights import detectron2_encoder
 
 CAPTIONS = ["two dogs on the grass", "a red ball and the blue sky, a person left of the tree"]
 SPANS = [[(0, 8), (12, 21)], [(2, 10), (15, 27)]]

@@ -17,9 +17,9 @@ from torch import Tensor
 from ppmn.config import ModelConfig
 from ppmn.model.lcpa import blur
 from ppmn.model.losses import ppm_losses, total
+from ppmn.model.names import ROUND, released_head, released_head_names
 from ppmn.model.neck import Pyramid
 from ppmn.model.network import Head, Maps
-from ppmn.model.weights import ROUND, released_head, released_head_names
 
 FIXTURES = Path(os.environ.get("PPMN_FIXTURES", SHARED / "reference"))
 FOLDERS = sorted(f.parent for f in FIXTURES.glob("**/head_state_used.fp16.safetensors"))

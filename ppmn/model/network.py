@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -102,6 +103,19 @@ class PPMN(nn.Module):
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
         self.head = Head(image_encoder.channels, text_encoder.channels, config)
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path) -> "PPMN":
+        """A saved model, on the CPU, for inference."""
+        from ppmn.model.weights import load
+
+        return load(Path(folder))
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Write `model.safetensors` and `config.json`, and `text/` unless the text encoder is a package's."""
+        from ppmn.model.weights import save
+
+        save(self, Path(folder))
 
     def forward(
         self, photos: Sequence[Tensor] | Pyramid, captions: Sequence[Tokens] | Queries

@@ -1,6 +1,6 @@
 """The text encoder: a caption and its phrases -> one vector a query."""
 
-import importlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from ppmn.config import QueryUnit
 from ppmn.errors import InputError
 
 Span = tuple[int, int]
+PACKAGE = "package:"
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,10 @@ class TextEncoder(nn.Module):
         try:
             tokenizer = AutoTokenizer.from_pretrained(where)
             if weights:
-                bert = AutoModel.from_pretrained(where, add_pooling_layer=False)
+                bert, report = AutoModel.from_pretrained(
+                    where, add_pooling_layer=False, output_loading_info=True
+                )
+                check_complete(report, source)
             else:
                 bert = AutoModel.from_config(AutoConfig.from_pretrained(where), add_pooling_layer=False)
         except (OSError, ValueError) as error:
@@ -135,6 +139,13 @@ class TextEncoder(nn.Module):
         return next(self.bert.parameters()).new_zeros(0, self.channels)
 
 
+def check_complete(report: dict[str, Any], source: str) -> None:
+    """Refuse tensors that a source does not hold and that would stay at random."""
+    absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if absent:
+        raise InputError(f"{source} lacks {len(absent)} tensors of its text encoder, {absent[0]} among them")
+
+
 def window_starts(length: int, window: int) -> list[int]:
     """Windows that overlap by half and together cover all pieces."""
     if length <= window:
@@ -145,11 +156,12 @@ def window_starts(length: int, window: int) -> list[int]:
 
 
 def resolve(source: str) -> str:
-    """The folder or hub name behind a source."""
-    if not source.startswith("package:"):
+    """The folder or hub name behind a source; of a package the folder `model`, found without importing it."""
+    if not source.startswith(PACKAGE):
         return str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else source
-    name = source.removeprefix("package:")
-    try:
-        return str(importlib.import_module(name).get_model_path())
-    except (ImportError, AttributeError) as error:
-        raise InputError(f"the text encoder package {name} is not installed: pip install {name}") from error
+    name = source.removeprefix(PACKAGE)
+    spec = importlib.util.find_spec(name) if name.isidentifier() else None
+    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
+    if folder is None or not folder.is_dir():
+        raise InputError(f"the text encoder package {name} is not installed: pip install {name}")
+    return str(folder)

