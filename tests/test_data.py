@@ -107,6 +107,22 @@ def test_a_read_only_folder_is_enough(data: Path) -> None:
     assert len(open_narratives(data, "val2017")) == 2
 
 
+@pytest.mark.parametrize("place", ["7.jpg", "7.jpg/below"])
+def test_a_cache_that_cannot_be_written_is_a_sentence(
+    data: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("PPMN_CACHE", str(data / "images/val2017" / place))
+    with pytest.raises(InputError, match="PPMN_CACHE"):
+        open_narratives(data, "val2017")
+
+
+def test_a_segment_id_that_is_no_colour_is_a_sentence(data: Path) -> None:
+    file = data / "annotations/panoptic_val2017.json"
+    file.write_text(file.read_text().replace("70000", "16777216"))
+    with pytest.raises(InputError, match="16777216"):
+        open_narratives(data, "val2017")
+
+
 def test_data_specs(data: Path) -> None:
     assert parse_spec(str(data)) == DataSpec(data, None, 1.0)
     assert parse_spec(f"{data}:val2017=0.5") == DataSpec(data, "val2017", 0.5)

@@ -70,7 +70,7 @@ def read_ids(file: Path) -> NDArray[np.int32]:
     try:
         with Image.open(file) as png:
             rgb = np.asarray(png.convert("RGB"), dtype=np.int32)
-    except (OSError, SyntaxError, ValueError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(f"{file} is not a readable panoptic PNG ({error})") from error
     return rgb[..., 0] + 256 * rgb[..., 1] + 65_536 * rgb[..., 2]
 
@@ -158,6 +158,8 @@ def _image(
 
 
 def _segment(raw: Mapping[str, Any]) -> Segment:
+    if not 0 < int(raw["id"]) <= BORDER:
+        raise ValueError(f"segment id {raw['id']} is not a colour between 1 and {BORDER}")
     x, y, w, h = (int(v) for v in raw["bbox"])
     crowd = bool(raw.get("iscrowd", 0))
     return Segment(
