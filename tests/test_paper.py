@@ -187,6 +187,12 @@ def test_any_number_of_rounds(L: int) -> None:
 def test_a_photo_without_phrases() -> None:
     head, config = case()
     check(head, config, [(3, 4), (2, 2), (3, 3)], [2, 0, 1])
+
+
+@pytest.mark.parametrize("aggregation", ["mca", "mutan", "sk"])
+@pytest.mark.parametrize("wiring, selection", [("paper", "maxpool"), ("released", "topk")])
+def test_a_batch_without_phrases(wiring: str, selection: str, aggregation: str) -> None:
+    head, _ = case(wiring=wiring, selection=selection, aggregation=aggregation)
     maps, _, _ = run(head, [(3, 4)], [0])
     assert [tuple(H.shape) for H in maps.H] == [(0, 12, 16)] * 4
 

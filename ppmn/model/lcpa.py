@@ -81,7 +81,7 @@ def sample(F: Tensor, indices: Tensor, counts: Sequence[int]) -> Tensor:
         torch.tensor(counts, device=F.device)
     )
     flat = indices + first[:, None] * area
-    return table.index_select(0, flat.flatten()).view(*indices.shape, -1)
+    return table.index_select(0, flat.flatten()).view(*indices.shape, F.shape[1])
 
 
 class MCA(nn.Module):
@@ -143,7 +143,7 @@ class MUTAN(nn.Module):
         q = self.query(R).tanh()
         u = self.visual(mean_pixel(pixels, missing)).tanh()
         ranks = self.query_ranks(q) * self.visual_ranks(u)  # (M, 10 C)
-        return R + self.out(ranks.view(len(R), self.RANK, -1).sum(1))
+        return R + self.out(ranks.view(len(R), self.RANK, R.shape[1]).sum(1))
 
 
 class SK(nn.Module):
