@@ -30,6 +30,12 @@ def _data(group: argparse.ArgumentParser) -> None:
     narrate.add_argument("--epoch", type=int, default=0, help="another epoch, another narrative a photo")
     narrate.add_argument("--absent", type=int, default=0, help="phrases a narrative for what is not there")
     narrate.set_defaults(run=data_narrate)
+    scenes = commands.add_parser("scenes", help="draw a data set from nothing")
+    scenes.add_argument("out", type=Path, metavar="OUT")
+    scenes.add_argument("--count", type=int, required=True, metavar="N")
+    scenes.add_argument("--split", default="train")
+    scenes.add_argument("--seed", type=int, default=0)
+    scenes.set_defaults(run=data_scenes)
 
 
 def data_check(args: argparse.Namespace) -> int:
@@ -52,6 +58,13 @@ def data_narrate(args: argparse.Namespace) -> None:
     spec = parse_spec(args.data)
     n, phrases, grounded = narrate_split(spec.root, spec.split, args.out, args.seed, args.epoch, args.absent)
     print(f"{args.out}: {n} narratives, {phrases} noun phrases, {grounded} grounded")
+
+
+def data_scenes(args: argparse.Namespace) -> None:
+    from ppmn.data.scenes import write_scenes
+
+    write_scenes(args.out, args.count, args.split, args.seed)
+    print(f"{args.out}: {args.count} scenes, split {args.split}")
 
 
 def _evaluate(sub: argparse.ArgumentParser) -> None:

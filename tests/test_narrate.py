@@ -16,7 +16,7 @@ from ppmn.data.words import MANY, Lexicon, plain
 NUMBER_WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 NUMBERS = {w: n for n, w in enumerate(NUMBER_WORDS, 1)}
 PLACE = r"(?:on|to|at|in) the (left|right|top|bottom|middle|center)\b(?: side)?"
-BESIDE = re.compile(r"\b(on|in|riding|holding|beside|behind|near|of|front of)( the| a| an)? $", re.I)
+BESIDE = re.compile(r"\b(on|in|riding|holding|beside|behind|near|(?<!consists )of)( the| a| an)? $", re.I)
 HUES = {  # looser than what the narrator asks for: hue in degrees, saturation, value
     "white": lambda h, s, v: (s < 0.2) & (v > 0.7),
     "black": lambda h, s, v: v < 0.34,

@@ -123,9 +123,9 @@ class Mentioner:
         elif len(here) == 1:
             found = [self.single(here[0])]
         else:
-            whole = min(0.25 + 0.1 * len(here), 0.75)
+            whole = min(0.15 + 0.1 * len(here), 0.75)
             ways = [self.singles, self.all_of, self.side_of]
-            found = self.one_of(ways, [0.8 - whole, whole, 0.2])(here) or self.all_of(here)
+            found = self.one_of(ways, [0.85 - whole, whole, 0.15])(here) or self.all_of(here)
         return [m for m in found if m]
 
     def unknown_number(self, here: list[Region]) -> Mention | None:
@@ -247,6 +247,8 @@ class Mentioner:
         must: str = "",
     ) -> Mention:
         noun = Noun(text, tuple(r.id for r in those), those[-1].category.isthing)
+        if extras[:1] == ("which is in",) and any(w in COLOURS for w in text.split()):
+            extras = ()
         places = frozenset.intersection(*(r.places for r in those))
         back = self.name(those[0].category) in BACK
         article = self.article(text, word, not those[0].category.isthing)

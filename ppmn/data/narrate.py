@@ -44,8 +44,9 @@ def rng_for(seed: int, epoch: int, index: int) -> np.random.Generator:
 class Narrator:
     """Tells photos of one source: `Narrator(panoptic.categories)(image, ids, pixels, rng)`."""
 
-    def __init__(self, categories: Mapping[int, Category]) -> None:
+    def __init__(self, categories: Mapping[int, Category], grounded: float = GROUNDED) -> None:
         self.lexicon = Lexicon(categories)
+        self.grounded = grounded
 
     def __call__(
         self,
@@ -66,14 +67,14 @@ class Narrator:
         exhaustive = not present_only and all(s.score is None for s in image.segments)
         here = regions(image, self.lexicon.categories, ids, pixels)
         mentioner = Mentioner(self.lexicon, here, rng, exhaustive)
-        mentions = _choose(mentioner)
+        mentions = _choose(mentioner, rng.normal(self.grounded, SPREAD))
         extra = [mentioner.absent() for _ in range(absent if exhaustive else 0)]
         return _write(mentioner, mentions, [m for m in extra if m])
 
 
-def _choose(mentioner: Mentioner) -> list[Mention]:
+def _choose(mentioner: Mentioner, target: float) -> list[Mention]:
     """Mentions, the salient first, until the planned number of grounded nouns is reached."""
-    rng, target = mentioner.rng, mentioner.rng.normal(GROUNDED, SPREAD)
+    rng = mentioner.rng
     chosen: list[Mention] = mentioner.wider() if mentioner.chance(0.25) else []
     said = {i for m in chosen for n in m.nouns for i in n.ids}
     keys = {}

@@ -1,0 +1,221 @@
+"""The drawing of scenes: kinds of thing as a few shapes, kinds of stuff as a shade and a pattern."""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw
+
+Pixels = NDArray[np.floating[Any]]
+WIDTH, HEIGHT = 320, 240
+COLOURS = {
+    "red": (205, 35, 35), "orange": (240, 140, 30), "yellow": (240, 215, 45), "green": (50, 150, 60),
+    "blue": (45, 90, 210), "purple": (135, 60, 180), "pink": (240, 130, 190), "brown": (125, 80, 45),
+    "white": (240, 240, 238), "black": (35, 35, 38), "grey": (135, 135, 138),
+}  # fmt: skip
+PAINTS = "mdlkwbyogcs"  # the letters of kinds.txt; m, d and l follow the thing's colour
+FIXED = {"k": (30, 30, 34), "w": (240, 240, 238), "b": (120, 78, 45), "y": (240, 215, 45),
+         "o": (240, 140, 30), "g": (60, 140, 60), "c": (190, 225, 240), "s": (235, 190, 160)}  # fmt: skip
+STUFF = (
+    "sky",
+    "grass",
+    "sand",
+    "water",
+    "road",
+    "snow",
+    "field",
+    "mountain",
+    "wall",
+    "floor",
+    "rug",
+    "curtain",
+)
+_GRID = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
+SHADES = {
+    "sky": ((110, 170, 235), (150, 190, 225), (90, 150, 220), (235, 160, 90), (55, 65, 120)),
+    "grass": ((80, 160, 60), (60, 130, 50), (110, 165, 60)), "sand": ((225, 200, 145), (215, 185, 130)),
+    "water": ((50, 110, 190), (60, 150, 190), (40, 90, 160)), "road": ((95, 95, 100), (75, 75, 80)),
+    "snow": ((240, 243, 250), (225, 235, 245)), "field": ((205, 175, 60), (160, 130, 50)),
+    "mountain": ((120, 110, 130), (90, 100, 110), (130, 105, 85)),
+    "wall": ((220, 205, 180), (180, 205, 190), (200, 180, 205), (185, 110, 90)),
+    "floor": ((160, 115, 70), (185, 150, 110), (150, 150, 155)),
+    "rug": ((170, 50, 60), (60, 80, 150), (90, 130, 90)),
+    "curtain": ((190, 60, 90), (80, 110, 180), (225, 195, 120)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of thing: where it is found, its shape's proportions, the colours it has."""
+
+    name: str
+    zone: str
+    aspect: float
+    colours: tuple[str, ...]
+    shapes: tuple[tuple[str, tuple[float, ...], int], ...]
+
+
+@cache
+def kinds() -> tuple[Kind, ...]:
+    """The kinds of thing in `kinds.txt`."""
+    found = []
+    for line in Path(__file__).with_name("kinds.txt").read_text(encoding="utf-8").splitlines():
+        head, equals, body = line.partition(" = ")
+        if not equals or line.startswith("#"):
+            continue
+        name, zone, aspect, colours = head.split()
+        shapes = []
+        for shape in body.split(";"):
+            op, *numbers, paint = shape.split()
+            shapes.append((op, tuple(map(float, numbers)), PAINTS.index(paint) + 1))
+        any_colour = tuple(COLOURS) if colours == "any" else tuple(colours.split(","))
+        found.append(Kind(name, zone, float(aspect), any_colour, tuple(shapes)))
+    return tuple(found)
+
+
+def thing(kind: Kind, colour: str, rng: np.random.Generator) -> tuple[NDArray[np.uint8], Pixels]:
+    """Paint numbers (0 = outside) and colours of one thing in its own frame."""
+    size = rng.uniform(38, 84)
+    width, height = round(size * kind.aspect**0.5), round(size / kind.aspect**0.5)
+    canvas = Image.new("L", (width, height))
+    pen = ImageDraw.Draw(canvas)
+    for op, numbers, paint in kind.shapes:
+        _shape(pen, op, numbers, paint, width, height)
+    if rng.random() < 0.5:
+        canvas = canvas.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    canvas = canvas.rotate(float(rng.uniform(-10, 10)), expand=True)
+    index = np.asarray(canvas)
+    main = np.clip(np.array(COLOURS[colour]) + rng.integers(-9, 10) + rng.integers(-5, 6, 3), 0, 255)
+    own = {"m": main, "d": main * 0.82, "l": main * 0.5 + 127}
+    table = np.array([(0, 0, 0), *(own.get(p, FIXED.get(p)) for p in PAINTS)], float)
+    return index, table[index] * _texture(index.shape, rng)
+
+
+def _shape(
+    pen: ImageDraw.ImageDraw, op: str, numbers: tuple[float, ...], paint: int, width: int, height: int
+) -> None:
+    line = max(2, round(0.06 * min(width, height)))
+    if op in "SC":
+        points = _star(int(numbers[0])) if op == "S" else _crescent()
+        pen.polygon([(x * width, y * height) for x, y in points], fill=paint)
+        return
+    points = [(x * (width - 1), y * (height - 1)) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
+    match op:
+        case "E":
+            pen.ellipse(points, fill=paint)
+        case "O":
+            pen.ellipse(points, outline=paint, width=2 * line)
+        case "H":
+            pen.pieslice(points, 180, 360, fill=paint)
+        case "R":
+            pen.rectangle(points, fill=paint)
+        case "P":
+            pen.polygon(points, fill=paint)
+        case "L":
+            pen.line(points, fill=paint, width=line)
+
+
+def _star(rays: int) -> list[tuple[float, float]]:
+    turns = [
+        (n * math.pi / rays - math.pi / 2, (0.5, 0.22 if rays < 8 else 0.36)[n % 2]) for n in range(2 * rays)
+    ]
+    return [(0.5 + r * math.cos(a), 0.5 + r * math.sin(a)) for a, r in turns]
+
+
+def _crescent() -> list[tuple[float, float]]:
+    outer = [math.radians(a) for a in range(60, 301, 12)]
+    inner = [math.radians(a) for a in range(280, 79, -12)]
+    return [(0.65 + 0.62 * math.cos(a), 0.5 + 0.5 * math.sin(a)) for a in outer] + [
+        (0.85 + 0.5 * math.cos(a), 0.5 + 0.38 * math.sin(a)) for a in inner
+    ]
+
+
+def _texture(shape: tuple[int, ...], rng: np.random.Generator) -> Pixels:
+    """Plain, striped either way, dotted, or shaded: factors near one, (h, w, 1)."""
+    y, x = np.mgrid[: shape[0], : shape[1]]
+    step = int(rng.integers(5, 9))
+    factor: Pixels
+    match int(rng.integers(5)):
+        case 0:
+            factor = np.ones(shape)
+        case 1:
+            factor = 1 - 0.14 * (x // step % 2)
+        case 2:
+            factor = 1 - 0.14 * (y // step % 2)
+        case 3:
+            factor = 1 - 0.16 * ((x % step < 2) & (y % step < 2))
+        case _:
+            factor = 1.04 - 0.2 * (x / shape[1])
+    return factor[..., None]
+
+
+def background(
+    rng: np.random.Generator,
+) -> tuple[Pixels, NDArray[np.int32], list[str], int]:
+    """Colours, ids from 1 on, names of the stuff, and the row where the ground begins."""
+    horizon = int(rng.integers(90, 150))
+    y, x = _GRID
+    indoors = rng.random() < 0.35
+    if indoors:
+        names, masks = ["wall", "floor"], [y < horizon + 30, y >= horizon + 30]
+        if rng.random() < 0.5:
+            names.append("rug")
+            far = ((x - rng.uniform(90, 230)) / rng.uniform(60, 110)) ** 2
+            masks.append(far + ((y - 208) / rng.uniform(16, 26)) ** 2 < 1)
+        if rng.random() < 0.4:
+            names.append("curtain")
+            side, reach = rng.random() < 0.5, int(rng.integers(40, 80))
+            masks.append((x < reach if side else x >= WIDTH - reach) & (y < horizon + 22))
+    else:
+        grounds = ("grass", "sand", "water", "road", "snow", "field")
+        first, second = (grounds[int(i)] for i in rng.permutation(len(grounds))[:2])
+        names, masks = ["sky", first], [y < horizon, y >= horizon]
+        if rng.random() < 0.45:
+            peaks = 60 * np.abs(np.sin(x / rng.uniform(28, 55) + rng.uniform(0, 6))) * rng.uniform(0.7, 1)
+            names.append("mountain")
+            masks.append((y < horizon) & (y > horizon - 14 - peaks))
+        if rng.random() < 0.5:
+            names.append(second)
+            bend = int(rng.integers(50, 75)) + 8 * np.sin(x / rng.uniform(15, 40))
+            masks.append(y > HEIGHT - bend)
+    ids, pixels = np.zeros((HEIGHT, WIDTH), np.int32), np.zeros((HEIGHT, WIDTH, 3), np.float32)
+    for n, (name, mask) in enumerate(zip(names, masks, strict=True), 1):
+        ids[mask], pixels[mask] = n, _stuff(name, y[mask], x[mask], rng)
+    return pixels, ids, names, horizon + (30 if indoors else 0)
+
+
+def _stuff(name: str, y: Pixels, x: Pixels, rng: np.random.Generator) -> Pixels:
+    """One kind of stuff at the pixels (y, x): a shade times a pattern that tells it from others, (n, 3)."""
+    shades = SHADES[name]
+    factor: Pixels
+    base = np.array(shades[int(rng.integers(len(shades)))], np.float32) + rng.integers(-8, 9, 3)
+    match name:
+        case "sky":
+            factor = 0.9 + 0.25 * y / HEIGHT
+        case "grass":
+            factor = 0.85 + 0.3 * (rng.random(y.shape, np.float32) > 0.6)
+        case "sand":
+            factor = 1 - 0.15 * (rng.random(y.shape, np.float32) > 0.85)
+        case "water":
+            factor = 1 + 0.18 * np.sin(y / 3 + 2 * np.sin(x / rng.uniform(8, 20)))
+        case "road":
+            factor = 1 + 1.2 * ((y // 8 % 6 == 0) & (x // 24 % 2 == 0))
+        case "snow":
+            factor = 1 - 0.06 * (rng.random(y.shape, np.float32) > 0.8)
+        case "field":
+            factor = 0.85 + 0.2 * (np.sin(x / 3 + y / 9) > 0)
+        case "mountain":
+            factor = 0.85 + 0.3 * ((x + y) // 9 % 2)
+        case "wall":
+            factor = 1 - 0.2 * ((y % 14 < 2) | ((x + 12 * (y // 14 % 2)) % 24 < 2))
+        case "floor":
+            factor = 1 - 0.25 * (y // 3 % 5 == 0)
+        case "rug":
+            factor = 1 - 0.3 * (x // 16 % 2)
+        case _:
+            factor = 1 - 0.3 * (x // 5 % 2)
+    return factor[:, None] * base
