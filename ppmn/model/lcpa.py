@@ -13,9 +13,9 @@ from ppmn.model.neck import Cells
 
 def blur(H: Tensor) -> Tensor:
     """The map doubled and halved again, bilinearly: 1/8, 3/4, 1/8 along each axis."""
-    rows = fn.pad(H[None], (0, 0, 1, 1), mode="replicate")[0]
+    rows = fn.pad(H[:, None], (0, 0, 1, 1), mode="replicate")[:, 0]
     H = torch.add(0.75 * H, rows[:, :-2] + rows[:, 2:], alpha=0.125)
-    columns = fn.pad(H[None], (1, 1, 0, 0), mode="replicate")[0]
+    columns = fn.pad(H[:, None], (1, 1, 0, 0), mode="replicate")[:, 0]
     return torch.add(0.75 * H, columns[..., :-2] + columns[..., 2:], alpha=0.125)
 
 
