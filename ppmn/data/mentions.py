@@ -25,6 +25,7 @@ def _kinds(*names: str) -> frozenset[str]:
 
 ALONE = _kinds("alone")  # mostly one in a photo
 ANIMALS, PEOPLE, VEHICLES = _kinds("animals"), _kinds("people"), _kinds("vehicles")
+OUTDOORS = _kinds("outdoors")  # what shows that a photo is taken outside
 BACK = _kinds("back")  # mostly behind the rest
 DARK = _kinds("dark")  # the only stuff called black: the rest is mostly in the shade
 GROUND, SEATS, WATERS = _kinds("ground"), _kinds("seats"), _kinds("waters")
@@ -77,13 +78,14 @@ class Mentioner:
     regions: list[Region]
     rng: np.random.Generator
     exhaustive: bool
-    called: dict[int, Word] = field(default_factory=dict)
+    called: dict[tuple[int, ...], Word] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.of: dict[int, list[Region]] = defaultdict(list)
         for region in self.regions:
             self.of[region.category.id].append(region)
         self.by_id = {r.id: r for r in self.regions}
+        self.outdoors = any(self.name(r.category) in OUTDOORS for r in self.regions)
 
     # chance
     def chance(self, p: float) -> bool:
@@ -137,16 +139,13 @@ class Mentioner:
         if word is None:
             return None
         many = word.form == MANY
-        if not many and len(here) == 1:
-            self.called[here[0].id] = word
         text = (self.vague() if many else "") + self.coloured(here, word.text)
         return self.mention(text, here, word, many, self.extras(here[0]) if len(here) == 1 else ())
 
     def single(self, region: Region, how: str = "", must: str = "") -> Mention | None:
-        word = self.called.get(region.id) or self.word(region.category, ONE)
+        word = self.called.get((region.id,)) or self.word(region.category, ONE)
         if word is None:
             return None
-        self.called[region.id] = word
         extras = self.extras(region)
         if how in COLOURS[1:] and self.name(region.category) in PEOPLE:
             text, extras = word.text, unfold(f"wearing a [{how} {self.one_of(GARMENTS)}]")
@@ -247,6 +246,7 @@ class Mentioner:
         must: str = "",
     ) -> Mention:
         noun = Noun(text, tuple(r.id for r in those), those[-1].category.isthing)
+        self.called[noun.ids] = word
         if extras[:1] == ("which is in",) and any(w in COLOURS for w in text.split()):
             extras = ()
         places = frozenset.intersection(*(r.places for r in those))
@@ -334,7 +334,7 @@ class Mentioner:
 
     def beside(self, region: Region) -> Noun | None:
         """The plain noun for another segment that can only mean it."""
-        word = self.called.get(region.id) or self.word(region.category, ONE, MASS)
+        word = self.called.get((region.id,)) or self.word(region.category, ONE, MASS)
         if word is None or len(self.reach(word)) > 1 or (region.crowd and region.category.isthing):
             return None
         return Noun(word.text, (region.id,), region.category.isthing)
@@ -381,5 +381,12 @@ class Mentioner:
     def again(self, mention: Mention) -> Noun | None:
         """`man` for a later sentence, where the plain noun can only mean what it meant before."""
         noun = mention.nouns[0]
-        word = self.called.get(noun.ids[0]) if len(noun.ids) == 1 else None
-        return replace(noun, text=word.text) if word and noun.isthing and len(self.reach(word)) == 1 else None
+        word = self.called.get(noun.ids)
+        alone = word is not None and {r.id for r in self.reach(word)} == set(noun.ids)
+        return replace(noun, text=word.text) if word and noun.isthing and alone else None
+
+    def other(self) -> Mention:
+        """A noun that points to nothing, of a kind that this source does not annotate."""
+        options = [o for o in MANNER["others"] if not any(self.known(p) for p in unfold(o))]
+        pieces = unfold(self.one_of(options))
+        return Mention(pieces, isinstance(pieces[0], Noun))

@@ -101,6 +101,10 @@ def _write(mentioner: Mentioner, mentions: list[Mention], absent: list[Mention])
         placed[voice.place(mention)].append(mention)
     for mention in absent:
         placed[mentioner.one_of(("", "back", "front"))].append(mention)
+    if mentioner.chance(0.5):
+        placed[mentioner.one_of([p for p in ("", "front", "back") if placed[p]] or [""])].append(
+            mentioner.other()
+        )
     sentences = []
     if not placed[""] and (not mentions or mentioner.chance(0.3)):
         sentences.append(voice.fill("This is a [F]." if frame != "image" else "This is an [F]."))
@@ -113,10 +117,11 @@ def _write(mentioner: Mentioner, mentions: list[Mention], absent: list[Mention])
             placed[place] = placed[place][take:]
     for mention in mentions:
         noun = mentioner.again(mention)
-        if noun and mentioner.chance(0.15 + 0.6 * (len(mentions) < 3)):
+        if noun and mentioner.chance(0.1 + 0.6 * (len(mentions) < 3)):
             sentences.append(voice.fill(mentioner.one_of(AGAIN), noun))
-    if mentioner.chance(0.55):
-        sentences.append(voice.fill(mentioner.one_of(ASIDES)))
+    if mentioner.chance(0.4):
+        aside = mentioner.one_of([a for a in ASIDES if mentioner.outdoors or not a.startswith("~")])
+        sentences.append(voice.fill(aside.removeprefix("~")))
     return render(_first_is_one([p for s in sentences for p in s]))
 
 
