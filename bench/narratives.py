@@ -21,9 +21,9 @@ from ppmn.data.png import parse_spec
 KEPT = frozenset(
     re.findall(
         r"\w+",
-        """a an the this that these of in on at to with by for from and or also is are can could we i see there
-        here it image picture photo background foreground left right top bottom middle center side front few
-        some many two three four one another other which taken clicked consists wearing
+        """a an the this that these of in on at to with by for from and or also is are can could we i see
+        there here it image picture photo background foreground left right top bottom middle center side
+        front few some many two three four one another other which taken clicked consists wearing
         holding standing sitting color""",
     )
 )

@@ -1,73 +1,38 @@
 """Segments of a photo -> mentions: a noun with its article, number, colour and what is said of it."""
 
-import json
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 
 from ppmn.data.panoptic import Category
+from ppmn.data.phrasing import (
+    ALONE,
+    ANIMALS,
+    BACK,
+    GARMENTS,
+    GROUND,
+    HELD,
+    MANNER,
+    OUTDOORS,
+    PARTS,
+    PEOPLE,
+    RIDDEN,
+    ROLES,
+    SEATS,
+    SKIN,
+    SURFACES,
+    VEHICLES,
+    WATERS,
+    WORN,
+    Mention,
+    Noun,
+    Piece,
+    Wording,
+    unfold,
+)
 from ppmn.data.regions import COLOURS, Region
 from ppmn.data.words import MANY, MASS, ONE, Lexicon, Word
-
-T = TypeVar("T")
-SKIN = ("brown", "pink", "orange")  # not said of what people wear
-NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-MANNER: dict[str, Any] = json.loads(Path(__file__).with_name("manner.json").read_text(encoding="utf-8"))
-
-
-def _kinds(*names: str) -> frozenset[str]:
-    return frozenset(kind for name in names for kind in MANNER[name])
-
-
-ALONE = _kinds("alone")  # mostly one in a photo
-ANIMALS, PEOPLE, VEHICLES = _kinds("animals"), _kinds("people"), _kinds("vehicles")
-OUTDOORS = _kinds("outdoors")  # what shows that a photo is taken outside
-BACK = _kinds("back")  # mostly behind the rest
-DARK = _kinds("dark")  # the only stuff called black: the rest is mostly in the shade
-GROUND, SEATS, WATERS = _kinds("ground"), _kinds("seats"), _kinds("waters")
-RIDDEN, HELD = _kinds("ridden"), _kinds("held")
-SURFACES = _kinds("surfaces", "ground")
-WOODEN = _kinds("wooden")  # brown ones are called wooden
-GARMENTS, WORN, PARTS = MANNER["garments"], MANNER["worn"], MANNER["parts"]
-
-
-@dataclass(frozen=True)
-class Noun:
-    """A noun phrase: what it points to, nothing (`ids` empty), or what is not there (`absent`)."""
-
-    text: str
-    ids: tuple[int, ...] = ()
-    isthing: bool = False
-    absent: bool = False
-
-
-Piece = str | Noun
-
-
-@dataclass(frozen=True)
-class Mention:
-    """Words about some segments; `must` is a place without which they would not be true."""
-
-    pieces: tuple[Piece, ...]
-    plural: bool
-    places: frozenset[str] = frozenset()
-    must: str = ""
-    back: bool = False
-
-    @property
-    def nouns(self) -> list[Noun]:
-        return [p for p in self.pieces if isinstance(p, Noun)]
-
-
-def unfold(template: str) -> tuple[Piece, ...]:
-    """`with [leaves] on it` -> pieces; brackets hold nouns that point to nothing."""
-    parts = template.replace("]", "[").split("[")
-    pieces = [Noun(p) if n % 2 else p.strip() for n, p in enumerate(parts)]
-    return tuple(p for p in pieces if p)
 
 
 @dataclass
@@ -81,22 +46,13 @@ class Mentioner:
     called: dict[tuple[int, ...], Word] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.wording = Wording(self.rng)
+        self.chance, self.one_of = self.wording.chance, self.wording.one_of
         self.of: dict[int, list[Region]] = defaultdict(list)
         for region in self.regions:
             self.of[region.category.id].append(region)
         self.by_id = {r.id: r for r in self.regions}
         self.outdoors = any(self.name(r.category) in OUTDOORS for r in self.regions)
-
-    # chance
-    def chance(self, p: float) -> bool:
-        return bool(self.rng.random() < p)
-
-    def one_of(self, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
-        if weights is None:
-            return options[int(self.rng.random() * len(options))]
-        return options[
-            int(np.searchsorted(np.cumsum(weights), self.rng.random() * sum(weights), side="right"))
-        ]
 
     # words
     def name(self, category: Category) -> str:
@@ -114,6 +70,21 @@ class Mentioner:
             if w.form in forms and all(r.category.id == category.id for r in self.reach(w))
         ]
         return self.one_of(fits, [w.weight for w in fits]) if fits else None
+
+    def role(self, region: Region) -> Word | None:
+        """`surfer` for a person with a surfboard, now and then."""
+        if self.name(region.category) != "person" or not self.chance(0.3):
+            return None
+        roles = [ROLES[name] for r in self.reachable(region) if (name := self.name(r.category)) in ROLES]
+        return Word(self.one_of(self.one_of(roles)), ONE) if roles else None
+
+    def reachable(self, person: Region) -> list[Region]:
+        """What a person may hold or ride: its centre is within the person's box."""
+        x0, y0, x1, y1 = person.box
+        kinds = RIDDEN | HELD
+        return [
+            r for r in self.regions if x0 <= r.x <= x1 and y0 <= r.y <= y1 and self.name(r.category) in kinds
+        ]
 
     # whole mentions
     def category(self, id: int) -> list[Mention]:
@@ -139,20 +110,22 @@ class Mentioner:
         if word is None:
             return None
         many = word.form == MANY
-        text = (self.vague() if many else "") + self.coloured(here, word.text)
+        text = (self.wording.vague() if many else "") + self.wording.coloured(
+            here, self.name(category), word.text
+        )
         return self.mention(text, here, word, many, self.extras(here[0]) if len(here) == 1 else ())
 
     def single(self, region: Region, how: str = "", must: str = "") -> Mention | None:
-        word = self.called.get((region.id,)) or self.word(region.category, ONE)
+        word = self.called.get((region.id,)) or self.role(region) or self.word(region.category, ONE)
         if word is None:
             return None
         extras = self.extras(region)
         if how in COLOURS[1:] and self.name(region.category) in PEOPLE:
             text, extras = word.text, unfold(f"wearing a [{how} {self.one_of(GARMENTS)}]")
         elif how:
-            text = self.tinted(how, word.text) if how in COLOURS else f"{how} {word.text}"
+            text = self.wording.tinted(how, word.text) if how in COLOURS else f"{how} {word.text}"
         else:
-            text = self.coloured([region], word.text)
+            text = self.wording.coloured([region], self.name(region.category), word.text)
         return self.mention(text, [region], word, False, extras, must)
 
     def singles(self, here: list[Region]) -> list[Mention | None]:
@@ -196,8 +169,10 @@ class Mentioner:
 
     def several(self, word: Word, those: list[Region], must: str = "") -> Mention:
         counted = word.form == MANY and not any(r.crowd or not r.category.isthing for r in those)
-        amount = "" if word.form == MASS else self.amount(len(those)) if counted else self.vague()
-        text = amount + self.coloured(those, word.text)
+        name = self.name(those[0].category) if len({r.category.id for r in those}) == 1 else ""
+        amount = self.wording.amount(len(those), name) if counted else self.wording.vague()
+        amount = "" if word.form == MASS else amount
+        text = amount + self.wording.coloured(those, name, word.text)
         return self.mention(text, those, word, word.form != MASS, self.extras(those[0], True), must)
 
     def wider(self) -> list[Mention]:
@@ -218,7 +193,11 @@ class Mentioner:
             return []
         word, those = self.one_of(options, [w.weight for w, _ in options])
         if word.form == ONE:
-            return [self.mention(self.coloured(those, word.text), those, word, False)]
+            return [
+                self.mention(
+                    self.wording.coloured(those, self.name(those[0].category), word.text), those, word, False
+                )
+            ]
         return [self.several(word, sorted(those, key=lambda r: -r.area))]
 
     def absent(self) -> Mention | None:
@@ -231,9 +210,9 @@ class Mentioner:
         words = self.lexicon.words[id]
         word = self.one_of(words, [w.weight for w in words])
         category = self.lexicon.categories[id]
-        text = (self.vague() if word.form == MANY else "") + word.text
+        text = (self.wording.vague() if word.form == MANY else "") + word.text
         noun = Noun(text, (), category.isthing, absent=True)
-        return Mention((*self.article(text, word), noun), word.form == MANY)
+        return Mention((*self.wording.article(text, word), noun), word.form == MANY)
 
     # parts of a mention
     def mention(
@@ -251,53 +230,8 @@ class Mentioner:
             extras = ()
         places = frozenset.intersection(*(r.places for r in those))
         back = self.name(those[0].category) in BACK
-        article = self.article(text, word, not those[0].category.isthing)
+        article = self.wording.article(text, word, not those[0].category.isthing)
         return Mention((*article, noun, *extras), many, places, must, back)
-
-    def article(self, text: str, word: Word, stuff: bool = False) -> tuple[str, ...]:
-        first = text.split(maxsplit=1)[0]
-        if first in ("group", "couple", "number"):
-            return ("a",)
-        if first in (*NUMBERS, "some", "many", "another", "other"):
-            return ()
-        if first == "few":
-            return ("a",) if self.chance(0.45) else ()
-        if word.form == ONE:
-            a = "an" if first[0] in "aeiou" else "a"
-            return self.one_of(((a,), ("the",), ()), (0.35, 0.45, 0.2) if stuff else (0.8, 0.13, 0.07))
-        return self.one_of(((), ("the",)), (0.65, 0.35))
-
-    def amount(self, n: int) -> str:
-        """A number word that equals n, or a vague one that n bears out."""
-        options = [("", 4.0), ("few ", 2.5 if n <= 8 else 0), ("some ", 2)]
-        options += [(f"{NUMBERS[n]} ", 5.0 if n <= 4 else 1.0)] if n < len(NUMBERS) else []
-        options += [("couple of ", 0.5)] if n == 2 else [("group of ", 1.5)]
-        options += [("many ", 2), ("number of ", 0.3)] if n >= 7 else []
-        return self.one_of([o for o, _ in options], [w for _, w in options])
-
-    def vague(self) -> str:
-        return self.one_of(
-            ("", "few ", "some ", "many ", "group of ", "number of "), (7, 1, 1, 0.3, 0.3, 0.05)
-        )
-
-    def coloured(self, those: list[Region], text: str) -> str:
-        """The noun with a colour, now and then, if all of them have that one."""
-        colour, name = those[0].colour, self.name(those[0].category)
-        if name in PEOPLE or "wooden" in text or (colour == "black" and not self.blackens(those[0])):
-            return text
-        if not colour and len(those) == 1 and self.chance(0.3):
-            return " and ".join(those[0].two_colours) + f" {text}" if those[0].two_colours else text
-        if colour and all(r.colour == colour for r in those) and self.chance(0.45):
-            if colour == "brown" and name in WOODEN and self.chance(0.5):
-                return f"wooden {text}"
-            return self.tinted(colour, text)
-        return text
-
-    def blackens(self, region: Region) -> bool:
-        return region.category.isthing or self.name(region.category) in DARK
-
-    def tinted(self, colour: str, text: str) -> str:
-        return f"{colour} color {text}" if self.chance(0.12) else f"{colour} {text}"
 
     def extras(self, region: Region, many: bool = False) -> tuple[Piece, ...]:
         """What may follow the noun: on what it stands, what is held or worn, a part of it."""
@@ -342,12 +276,7 @@ class Mentioner:
     def person(self, region: Region, below: Region | None, many: bool) -> tuple[Piece, ...]:
         said: tuple[Piece, ...] = ()
         if not many and not region.crowd:
-            x0, y0, x1, y1 = region.box
-            near = [
-                r
-                for r in self.regions
-                if x0 <= r.x <= x1 and y0 <= r.y <= y1 and self.name(r.category) in RIDDEN | HELD
-            ]
+            near = self.reachable(region)
             if near and self.chance(0.5):
                 item = self.one_of(near)
                 rides = self.name(item.category) in RIDDEN and region.y < item.y

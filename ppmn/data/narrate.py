@@ -15,9 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ppmn.data.mentions import MANNER, Mention, Mentioner, Noun, Piece, unfold
+from ppmn.data.mentions import Mentioner
 from ppmn.data.narratives import GroundedPhrase
 from ppmn.data.panoptic import Category, PanopticImage, read_panoptic, read_photo, splits
+from ppmn.data.phrasing import MANNER, Mention, Noun, Piece, unfold
 from ppmn.data.regions import PLACES, regions
 from ppmn.data.words import Lexicon
 from ppmn.errors import InputError
