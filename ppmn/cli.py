@@ -15,6 +15,7 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _data(commands.add_parser("data", help="check, narrate or draw a data set"))
     _evaluate(commands.add_parser("evaluate", help="measure a model, or files of predictions"))
+    _convert(commands.add_parser("convert", help="bring released weights into a model folder"))
     return top
 
 
@@ -89,6 +90,39 @@ def evaluate(args: argparse.Namespace) -> None:
     from ppmn.evaluate import run
 
     run(args)
+
+
+def _convert(sub: argparse.ArgumentParser) -> None:
+    from ppmn.config import PRESETS
+
+    sub.description = (
+        "Make a model folder from a released PPMN checkpoint, detectron2's panoptic FPN (.pkl), "
+        "a torchvision ResNet or a BERT. Files are told apart by what they hold; "
+        "parts that none of them holds are fresh."
+    )
+    sub.add_argument("files", nargs="*", type=Path, metavar="CHECKPOINT", help=".pth, .pkl or .safetensors")
+    sub.add_argument("--text", metavar="BERT", help="folder, hub name or package:NAME of the text encoder")
+    sub.add_argument("--preset", choices=PRESETS, default="released", help="the configuration to start from")
+    sub.add_argument("--pixels", type=int, metavar="S", help="pixels a query; checkpoints do not record them")
+    sub.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the model folder")
+    sub.set_defaults(run=convert)
+
+
+def convert(args: argparse.Namespace) -> None:
+    from dataclasses import replace
+
+    from ppmn.config import PRESETS
+    from ppmn.model import convert as conversion
+
+    config = PRESETS[args.preset]()
+    if args.pixels is not None:
+        config = replace(config, pixels=args.pixels)
+    if (args.output / "config.json").exists():
+        raise InputError(f"{args.output} is a model folder already; name another one")
+    model, report = conversion.convert(args.files, args.text, config)
+    model.save_pretrained(args.output)
+    print("\n".join(report))
+    print(f"written to {args.output}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -97,6 +97,14 @@ def paper() -> ModelConfig:
     return ModelConfig(wiring="paper", query="phrase", selection="maxpool", dice="plain", count_padding=False)
 
 
+def dagger() -> ModelConfig:
+    """The paper's dagger: a ResNet that knows ImageNet only, to be trained end to end."""
+    return ModelConfig(image=ImageConfig(form="torchvision"), count_padding=False)
+
+
+PRESETS = {"released": released, "paper": paper, "dagger": dagger}
+
+
 def from_dict(kind: type, raw: Any, where: str) -> Any:
     """A frozen dataclass from plain JSON, checked field by field."""
     if not isinstance(raw, dict):
