@@ -138,8 +138,8 @@ def _marked(caption: str, spans: Sequence[tuple[int, int]]) -> list[Phrase]:
 
 
 def _sentences(caption: str) -> Iterator[list[Token]]:
-    """Tagged tokens, a sentence or a line at a time."""
-    for part in re.finditer(r"(?:[^.!?\n]|[.!?](?=\w))+[.!?\s]*|[.!?\s]+", caption):
+    """Tagged tokens, a sentence at a time; an empty line ends one, a line's end does not."""
+    for part in re.finditer(r"(?:[^.!?\n]|[.!?](?=\w)|\n(?![ \t\r]*\n))+[.!?\s]*|[.!?\s]+", caption):
         tokens = [(m.start(), m.end(), m[0]) for m in TOKEN.finditer(caption, *part.span())]
         for first in range(0, len(tokens), tagger.LONGEST):
             some = tokens[first : first + tagger.LONGEST]

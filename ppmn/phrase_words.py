@@ -36,7 +36,7 @@ DIRECTIONS = PLACES | _words("upper lower extreme far opposite left-hand right-h
 PICTURES = _words("picture photo photograph pic snap")
 EMPTY = _words(
     "image images background backdrop foreground view scene color colour colors colours day daytime night"
-    " time way direction directions distance kind type shape size manner"
+    " time way direction directions distance kind type shape size manner close-up closeup"
 )
 
 # Modifiers although nouns ("white color shirt"), and although participles after a noun ("snow covered hill").

@@ -57,6 +57,8 @@ def texts(caption: str) -> list[str]:
         ("The man's hat is red.", ["man", "hat"]),
         ("There is a white color bag near the wall.", ["white color bag", "wall"]),
         ("A dining table and a washing machine are here.", ["dining table", "washing machine"]),
+        ("A man on a red\ncar near\n\nTwo dogs", ["man", "red\ncar", "Two dogs"]),
+        ("A BROWN HORSE NEAR THE OLD BARN", ["BROWN HORSE", "OLD BARN"]),
         ("", []),
     ],
 )  # fmt: skip
