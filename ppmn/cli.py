@@ -16,6 +16,7 @@ def parser() -> argparse.ArgumentParser:
     _data(commands.add_parser("data", help="check, narrate or draw a data set"))
     _evaluate(commands.add_parser("evaluate", help="measure a model, or files of predictions"))
     _convert(commands.add_parser("convert", help="bring released weights into a model folder"))
+    _profile(commands.add_parser("profile", help="count parameters and multiply-adds by part"))
     return top
 
 
@@ -123,6 +124,44 @@ def convert(args: argparse.Namespace) -> None:
     model.save_pretrained(args.output)
     print("\n".join(report))
     print(f"written to {args.output}")
+
+
+def _profile(sub: argparse.ArgumentParser) -> None:
+    from ppmn.config import PRESETS
+
+    which = sub.add_mutually_exclusive_group()
+    which.add_argument("--preset", choices=PRESETS, default="released", help="a configuration")
+    which.add_argument("--model", help="a model's name or folder")
+    sub.add_argument("--size", type=_size, default=(800, 1216), metavar="HxW", help="of the resized photo")
+    sub.add_argument("--phrases", type=int, default=30, metavar="N", help="rows that are matched")
+    sub.add_argument("--pieces", type=int, default=64, metavar="T", help="word pieces of the caption")
+    sub.set_defaults(run=profile)
+
+
+def profile(args: argparse.Namespace) -> None:
+    from ppmn import profile as cost
+    from ppmn.config import PRESETS
+    from ppmn.model.network import PPMN
+    from ppmn.model.weights import model_folder
+
+    if min(args.phrases, args.pieces) < 1:
+        raise InputError(f"{args.phrases} phrases and {args.pieces} word pieces; there must be one of each")
+    if args.model:
+        model = PPMN.from_pretrained(model_folder(args.model)).to("meta")
+        config, encoder, bert = model.config, model.image_encoder, model.text_encoder.bert
+    else:
+        config = PRESETS[args.preset]()
+        encoder, bert = cost.shapes(config)
+    rows = cost.profile(config, encoder, bert, args.size, args.phrases, args.pieces)
+    print(f"{args.size[0]} x {args.size[1]} pixels, {args.phrases} rows, {args.pieces} word pieces")
+    print(f"{cost.table(rows)}\n\n{cost.claims()}")
+
+
+def _size(text: str) -> tuple[int, int]:
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; 800x1216 is one")
+    return int(height), int(width)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

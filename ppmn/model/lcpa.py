@@ -68,7 +68,7 @@ def compatible_pixels(
     sizes = None
     if cells is not None and any(cell != tuple(H.shape[-2:]) for cell in cells):
         sizes = torch.tensor(cells, device=H.device).repeat_interleave(
-            torch.tensor(counts, device=H.device), dim=0
+            torch.tensor(counts, device=H.device), dim=0, output_size=len(H)
         )  # (M, 2)
     return top_pixels(H, config.pixels, sizes)
 
@@ -78,7 +78,7 @@ def sample(F: Tensor, indices: Tensor, counts: Sequence[int]) -> Tensor:
     area = F.shape[-2] * F.shape[-1]
     table = F.flatten(2).transpose(1, 2).reshape(-1, F.shape[1])  # (B HW, C)
     first = torch.arange(len(counts), device=F.device).repeat_interleave(
-        torch.tensor(counts, device=F.device)
+        torch.tensor(counts, device=F.device), output_size=len(indices)
     )
     flat = indices + first[:, None] * area
     return table.index_select(0, flat.flatten()).view(*indices.shape, F.shape[1])
