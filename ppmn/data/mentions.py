@@ -283,7 +283,7 @@ class Mentioner:
                 if (noun := self.held(item, near)) and (rides or self.name(item.category) in HELD):
                     a = "an" if noun.text[0] in "aeiou" else "a"
                     return (self.one_of(("riding", "on")) if rides else "holding", a, noun)
-        if self.chance(0.5):
+        if self.chance(0.65):
             verb = (
                 "sitting"
                 if below and self.name(below.category) in SEATS

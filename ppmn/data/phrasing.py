@@ -13,6 +13,7 @@ from ppmn.data.words import ONE, Word
 
 T = TypeVar("T")
 SKIN = ("brown", "pink", "orange")  # not said of what people wear
+DULL = ("black", "grey", "brown")  # the shade makes them; people say them less
 NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 MANNER: dict[str, Any] = json.loads(Path(__file__).with_name("manner.json").read_text(encoding="utf-8"))
 
@@ -125,8 +126,9 @@ class Wording:
         if not colour and len(those) == 1 and those[0].two_colours and self.chance(0.3):
             return " and ".join(those[0].two_colours) + f" {text}"
         dim = colour == "black" and not (those[0].category.isthing or name in DARK)
-        if colour and not dim and all(r.colour == colour for r in those) and self.chance(0.45):
-            if colour == "brown" and name in WOODEN and self.chance(0.5):
+        said = 0.2 if colour in DULL else 0.5
+        if colour and not dim and all(r.colour == colour for r in those) and self.chance(said):
+            if colour == "brown" and name in WOODEN and self.chance(0.75):
                 return f"wooden {text}"
             return self.tinted(colour, text)
         fits = self.adjectives(those, name)
