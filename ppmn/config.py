@@ -29,6 +29,13 @@ class ImageConfig:
     short: int = 800  # the shorter side is brought to this
     long: int = 1333  # unless the longer would pass this
 
+    def __post_init__(self) -> None:
+        for name in ("width", "channels", "short", "long"):
+            if getattr(self, name) < 1:
+                raise InputError(
+                    f"the image encoder's {name} is {getattr(self, name)}; it must be at least 1"
+                )
+
 
 @dataclass(frozen=True)
 class TextConfig:
@@ -61,6 +68,10 @@ class ModelConfig:
         if self.heads < 1 or self.channels < 1 or self.channels % self.heads or self.channels % 32:
             raise InputError(
                 f"channels is {self.channels}; it must be a multiple of 32 and of heads = {self.heads}"
+            )
+        if self.image.channels % 32:
+            raise InputError(
+                f"the image encoder's channels is {self.image.channels}; a multiple of 32 is needed"
             )
         if not 0 <= self.threshold <= 1:
             raise InputError(f"threshold is {self.threshold}; it must lie between 0 and 1")

@@ -163,6 +163,42 @@ def test_a_model_is_a_name_or_a_folder(saved: Path) -> None:
         model_folder("no-such-model")
 
 
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("model.safetensors", b"{"),
+        (
+            "config.json",
+            b'{"model_type": "bert", "auto_map": {"AutoConfig": "evil.Config"}, "hidden_size": 7}',
+        ),
+        (
+            "config.json",
+            b'{"model_type": "own", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}',
+        ),
+        ("config.json", b"["),
+        ("tokenizer.json", b"{}"),
+    ],
+)
+def test_a_broken_text_encoder_is_one_sentence(tmp_path: Path, name: str, content: bytes) -> None:
+    folder = bert_folder(tmp_path / "bert")
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'witness')!r}, 'w')")
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        build(small_config(folder))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "witness").exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"heads": 0}, {"channels": 0}, {"threshold": 2}, {"image": {"width": 0}}, {"image": {"channels": 40}}],
+)
+def test_a_configuration_out_of_bounds_is_refused(saved: Path, fields: dict[str, object]) -> None:
+    (saved / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(InputError, match=r"(is|=) (0|2\.0|40)"):
+        PPMN.from_pretrained(saved)
+
+
 def test_a_text_encoder_that_lacks_tensors_is_refused(text: Path, tmp_path: Path) -> None:
     folder = bert_folder(tmp_path / "bert")
     tensors = load_file(folder / "model.safetensors")

@@ -156,7 +156,7 @@ def tokenizer(folder: Path) -> Any:
     try:
         if vocabulary.is_file() and not any((folder / name).is_file() for name in modern):
             return BertTokenizer(vocab=str(vocabulary))
-        return AutoTokenizer.from_pretrained(str(folder))
+        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare exceptions
         raise InputError(
             f"{folder} has no tokenizer that can be read ({str(error).splitlines()[0]})"

@@ -62,16 +62,19 @@ class TextEncoder(nn.Module):
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
         try:
-            tokenizer = AutoTokenizer.from_pretrained(where)
+            tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
             if weights:
                 bert, report = AutoModel.from_pretrained(
-                    where, add_pooling_layer=False, output_loading_info=True
+                    where, add_pooling_layer=False, output_loading_info=True, trust_remote_code=False
                 )
                 check_complete(report, source)
             else:
-                bert = AutoModel.from_config(AutoConfig.from_pretrained(where), add_pooling_layer=False)
-        except (OSError, ValueError) as error:
-            reason = str(error).splitlines()[0]
+                shape = AutoConfig.from_pretrained(where, trust_remote_code=False)
+                bert = AutoModel.from_config(shape, add_pooling_layer=False, trust_remote_code=False)
+        except InputError:
+            raise
+        except Exception as error:  # of a folder's many files, each has errors of its own
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"no text encoder could be loaded from {source} ({reason})") from error
         finally:
             transformers_logging.set_verbosity(verbosity)
