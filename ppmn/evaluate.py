@@ -266,7 +266,7 @@ def _answers(
             said = f"{others:,} lines of {args.predictions} are of phrases with no ground truth"
             print(said, file=sys.stderr)
         return file_answers(predictions), args.predictions.name, None
-    predictor: Predictor = ppmn.load(args.model)  # type: ignore[attr-defined]
+    predictor: Predictor = ppmn.load(args.model)
     threshold = predictor.threshold if args.protocol == "full" else 0.5
     return model_answers(predictor, args.protocol), predictor.name, threshold
 
