@@ -4,12 +4,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ppmn.grounder import Grounder, Look, load
+    from ppmn.grounding import Grounding
     from ppmn.noun_phrases import Phrase, parse_brackets, phrases
 
 __version__ = "0.1.0"
-__all__ = ["Phrase", "__version__", "parse_brackets", "phrases"]
+__all__ = ["Grounder", "Grounding", "Look", "Phrase", "__version__", "load", "parse_brackets", "phrases"]
 
 _HOME = {
+    "Grounder": "grounder",
+    "Grounding": "grounding",
+    "Look": "grounder",
+    "load": "grounder",
     "Phrase": "noun_phrases",
     "parse_brackets": "noun_phrases",
     "phrases": "noun_phrases",

@@ -14,6 +14,8 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"ppmn {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _data(commands.add_parser("data", help="check, narrate or draw a data set"))
+    _ground(commands.add_parser("ground", help="find a caption's noun phrases in a photo"))
+    _export(commands.add_parser("export", help="write a model as ONNX graphs"))
     _evaluate(commands.add_parser("evaluate", help="measure a model, or files of predictions"))
     _convert(commands.add_parser("convert", help="bring released weights into a model folder"))
     _profile(commands.add_parser("profile", help="count parameters and multiply-adds by part"))
@@ -67,6 +69,45 @@ def data_scenes(args: argparse.Namespace) -> None:
 
     write_scenes(args.out, args.count, args.split, args.seed)
     print(f"{args.out}: {args.count} scenes, split {args.split}")
+
+
+def _ground(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("photo", metavar="PHOTO", help="a photo, a folder of photos, or a JSONL of them")
+    sub.add_argument("caption", metavar="CAPTION", nargs="?", help="- reads it from standard input")
+    sub.add_argument("-o", "--output", type=Path, metavar="DIR", help="write files to this folder")
+    sub.add_argument("--format", default="json,png,html", help="of json, png, panoptic, html, rounds")
+    sub.add_argument("--boxes", action="store_true", help="boxes in place of masks")
+    sub.add_argument("--threshold", type=float, help="default: the model's own")
+    sub.add_argument("--all", action="store_true", help="also phrases that name no object")
+    sub.add_argument("--model", default="compact", help="a model's name or folder")
+    sub.add_argument("--device", help="cpu, cuda; default: the GPU where there is one")
+    sub.set_defaults(run=ground)
+
+
+def ground(args: argparse.Namespace) -> int:
+    from ppmn.ground import Options, ground_command
+
+    formats = tuple(name.strip() for name in args.format.split(","))
+    return ground_command(
+        args.photo,
+        args.caption,
+        Options(args.model, args.device, args.threshold, args.output, formats, args.boxes, args.all),
+    )
+
+
+def _export(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("folder", type=Path, metavar="DIR")
+    sub.add_argument("--model", default="compact", help="a model's name or folder")
+    sub.set_defaults(run=export)
+
+
+def export(args: argparse.Namespace) -> None:
+    from ppmn.export import export_onnx
+    from ppmn.model.network import PPMN
+    from ppmn.model.weights import model_folder
+
+    for file in export_onnx(PPMN.from_pretrained(model_folder(args.model)), args.folder):
+        print(file)
 
 
 def _evaluate(sub: argparse.ArgumentParser) -> None:

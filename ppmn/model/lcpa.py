@@ -36,7 +36,7 @@ def top_pixels(H: Tensor, S: int, sizes: Tensor | None) -> tuple[Tensor, Tensor 
         inside = (torch.arange(height, device=H.device) < sizes[:, :1])[:, :, None]
         inside = inside & (torch.arange(width, device=H.device) < sizes[:, 1:])[:, None]
         scores = blur(replicate(H, sizes)).masked_fill(~inside, -math.inf).flatten(1)
-    short = S - scores.shape[1]
+    short = S if torch.compiler.is_exporting() else S - scores.shape[1]  # one graph serves all sizes
     if short > 0:
         scores = fn.pad(scores, (0, short), value=-math.inf)
     values, indices = scores.topk(S)
@@ -77,6 +77,8 @@ def sample(F: Tensor, indices: Tensor, counts: Sequence[int]) -> Tensor:
     """H_f: the pixels of each query's photo at its indices, (M, S, C)."""
     area = F.shape[-2] * F.shape[-1]
     table = F.flatten(2).transpose(1, 2).reshape(-1, F.shape[1])  # (B HW, C)
+    if len(counts) == 1:
+        return table.index_select(0, indices.flatten()).view(*indices.shape, -1)
     first = torch.arange(len(counts), device=F.device).repeat_interleave(
         torch.tensor(counts, device=F.device), output_size=len(indices)
     )

@@ -1,0 +1,107 @@
+"""Photos as people have them: any of the named formats, sizes and colour modes, upright and in RGB."""
+
+import io
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from ppmn.errors import InputError
+
+FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+MOST_PIXELS = 150_000_000  # 10,000 x 10,000 and 12,000 x 9,000 pass; in RGB this is 600 MB
+
+Photo = str | Path | bytes | Image.Image | NDArray  # what a photo may be handed in as
+
+
+def read_photo(photo: Photo, most_pixels: int = MOST_PIXELS) -> Image.Image:
+    """The photo upright (EXIF orientation applied), on white where it is transparent, in RGB."""
+    if isinstance(photo, Image.Image):
+        return _checked(photo, "the photo", most_pixels)
+    if isinstance(photo, str | Path):
+        file = Path(photo).expanduser()
+        if not file.is_file():
+            raise InputError(f"{photo} is not a file")
+        return _decoded(file, str(photo), most_pixels)
+    if isinstance(photo, bytes | bytearray | memoryview):
+        return _decoded(io.BytesIO(photo), "the photo", most_pixels)
+    return _checked(_from_array(photo), "the array", most_pixels)
+
+
+def _decoded(source: Path | io.BytesIO, name: str, most_pixels: int) -> Image.Image:
+    """The first frame of a file."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `most_pixels` is our own limit
+        try:
+            with Image.open(source, formats=FORMATS) as image:
+                return _checked(image, name, most_pixels)
+        except InputError:
+            raise
+        except Image.UnidentifiedImageError as error:
+            known = ", ".join(FORMATS)
+            raise InputError(f"{name} is not a photo in a format that is read ({known})") from error
+        except Image.DecompressionBombError as error:
+            raise InputError(f"{name} has more than {most_pixels:,} pixels, which is the most") from error
+        except Exception as error:  # a damaged file makes decoders raise nearly anything
+            raise InputError(f"{name} is damaged or cut short ({error})") from error
+
+
+def _checked(image: Image.Image, name: str, most_pixels: int) -> Image.Image:
+    if image.width * image.height > most_pixels:
+        raise InputError(
+            f"{name} has {image.width:,} x {image.height:,} pixels; the most is {most_pixels:,} in all"
+        )
+    if not image.width * image.height:
+        raise InputError(f"{name} has no pixels: it is {image.width} x {image.height}")
+    image.load()
+    return _rgb(ImageOps.exif_transpose(image))
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I;16") or image.mode in ("I", "F"):
+        return Image.fromarray(_eight_bit(np.asarray(image))).convert("RGB")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGB", image.size, "white")
+        white.paste(image, mask=image.getchannel("A"))
+        return white
+    return image.convert("RGB")
+
+
+def _eight_bit(values: NDArray) -> NDArray[np.uint8]:
+    """Grey values of any depth: 16-bit ones by their upper byte, others stretched over their range."""
+    if values.dtype == np.uint16 or (values.dtype.kind in "iu" and 255 < values.max() <= 65_535):
+        return (values >> 8).astype(np.uint8)
+    if values.min() >= 0 and values.max() <= 1 and values.dtype.kind == "f":
+        return (values * 255 + 0.5).astype(np.uint8)
+    if values.min() >= 0 and values.max() <= 255:
+        return values.astype(np.uint8)
+    low, high = float(values.min()), float(values.max())
+    if not np.isfinite(high - low):
+        raise InputError("the photo holds values that are not finite")
+    return ((values - low) * (255 / (high - low))).astype(np.uint8)
+
+
+def _from_array(array: NDArray) -> Image.Image:
+    """(H, W), (H, W, 1), (H, W, 3) or (H, W, 4); 8 or 16 bits, or floats from 0 to 1."""
+    values = np.asarray(array)
+    if values.ndim == 3 and values.shape[2] == 1:
+        values = values[..., 0]
+    if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)) or not values.size:
+        raise InputError(
+            f"a photo of shape {values.shape} cannot be read; it must be (H, W), (H, W, 3) or (H, W, 4)"
+        )
+    if values.dtype == np.bool_:
+        values = values.astype(np.uint8) * 255
+    elif values.dtype == np.uint16:
+        values = (values >> 8).astype(np.uint8)
+    elif values.dtype.kind == "f" and values.min() >= 0 and values.max() <= 1:
+        values = (values * 255 + 0.5).astype(np.uint8)
+    if values.dtype != np.uint8:
+        raise InputError(
+            f"a photo of {values.dtype} cannot be read; it must hold uint8, uint16, or floats from 0 to 1"
+        )
+    return Image.fromarray(np.ascontiguousarray(values))
