@@ -1,0 +1,141 @@
+"""ONNX: the image side and the phrase side as two graphs, for any photo size and any number of phrases.
+
+`image.onnx` looks at a photo once; `phrases.onnx` takes what it saw and the text encoder's query vectors,
+and may be run for any number of captions. `onnx.json` says what goes in and what comes out.
+"""
+
+import contextlib
+import io
+import json
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ppmn.errors import InputError
+from ppmn.files import replacing
+from ppmn.model.network import PPMN, Pixels
+
+OPSET = 20
+
+
+class ImageSide(nn.Module):
+    """A padded photo -> the pixels that each of the L + 1 matchings uses."""
+
+    mean: Tensor
+
+    def __init__(self, model: PPMN) -> None:
+        super().__init__()
+        self.encoder, self.head = model.image_encoder, model.head
+        mean = getattr(self.encoder, "mean", torch.zeros(3, 1, 1))
+        flips = getattr(self.encoder.config, "form", "") == "detectron2"
+        self.register_buffer("mean", mean.flip(0) if flips else mean.clone())  # RGB
+
+    def forward(self, photo: Tensor, size: Tensor) -> tuple[Tensor, ...]:
+        """`photo` (3, H, W), RGB 0..255, its upper left `size` (h, w) the photo and the rest anything."""
+        rows = torch.arange(photo.shape[1], device=photo.device) < size[0]
+        columns = torch.arange(photo.shape[2], device=photo.device) < size[1]
+        inside = rows[:, None] & columns  # (H, W)
+        padded = torch.where(inside, photo, self.mean)  # normalised this is nought, as the encoder pads
+        return self.head.look(self.encoder([padded])).rounds  # L + 1 of (1, C, H/stride, W/stride)
+
+
+class PhraseSide(nn.Module):
+    """Query vectors and a photo's pixels -> raw maps and compatible pixels of every round."""
+
+    def __init__(self, model: PPMN) -> None:
+        super().__init__()
+        self.head = model.head
+
+    def forward(self, vectors: Tensor, pixels: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        maps = self.head.ground(Pixels(pixels), vectors, [vectors.shape[0]])
+        H = torch.stack(maps.H)  # (L + 1, M, H, W)
+        return (H, torch.stack(maps.indices)) if maps.indices else (H,)  # (L, M, S)
+
+
+def export_onnx(model: PPMN, folder: Path) -> list[Path]:
+    """Write both graphs and their description; returns the files."""
+    if model.config.selection == "maxpool" and model.config.pixels and model.config.rounds:
+        raise InputError(
+            "selection is maxpool, whose cells ONNX cannot size by the photo; only topk is exported"
+        )
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise InputError("the ONNX packages are not installed: pip install 'ppmn[onnx]'") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "image.onnx", folder / "phrases.onnx", folder / "onnx.json"]
+    model = model.cpu().eval()
+    multiple = model.image_encoder.padded(1, 1)[0]
+    photo, size = torch.rand(3, 6 * multiple, 7 * multiple) * 255, torch.tensor([5 * multiple, 6 * multiple])
+    rows, columns = torch.export.Dim("rows", min=1), torch.export.Dim("columns", min=1)
+    names = [f"pixels_{index}" for index in range(model.config.rounds + 1)]
+    _write(
+        ImageSide(model),
+        (photo, size),
+        {"photo": {1: multiple * rows, 2: multiple * columns}, "size": None},
+        (["photo", "size"], names),
+        files[0],
+    )
+    with torch.no_grad():
+        pixels = ImageSide(model)(photo, size)
+    height, width = torch.export.Dim("height", min=1), torch.export.Dim("width", min=1)
+    outputs = ["maps", "indices"][: 1 + bool(model.config.rounds and model.config.pixels)]
+    _write(
+        PhraseSide(model),
+        (torch.randn(5, model.text_encoder.channels), pixels),
+        {
+            "vectors": {0: torch.export.Dim("queries", min=1)},
+            "pixels": tuple({2: height, 3: width} for _ in pixels),
+        },
+        (["vectors", *names], outputs),
+        files[1],
+    )
+    with replacing(files[2]) as part:
+        part.write_text(json.dumps(_description(model, multiple), indent=2) + "\n", encoding="utf-8")
+    return files
+
+
+def _write(
+    side: nn.Module,
+    inputs: tuple[Any, ...],
+    shapes: dict[str, Any],
+    names: tuple[list[str], list[str]],
+    file: Path,
+) -> None:
+    """One graph in one file, the exporter's own talk left out."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.enable_grad():
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            side.eval(),
+            inputs,
+            input_names=names[0],
+            output_names=names[1],
+            dynamic_shapes=shapes,
+            opset_version=OPSET,
+            dynamo=True,
+            verbose=False,
+        )
+    assert program is not None
+    with replacing(file) as part:
+        program.save(part)
+
+
+def _description(model: PPMN, multiple: int) -> dict[str, Any]:
+    config = model.config
+    return {
+        "photo": f"float32 (3, H, W), RGB from 0 to 255; H and W multiples of {multiple}, the photo in the "
+        f"upper left, its shorter side {config.image.short} unless the longer would pass {config.image.long}",
+        "size": "int64 (2,), the photo's own height and width in it",
+        "vectors": f"float32 (M, {model.text_encoder.channels}), a query a "
+        + ("word piece" if config.query == "word" else "phrase"),
+        "maps": "float32 (rounds + 1, M, H, W), raw; a probability is their sigmoid, the last is the answer",
+        "indices": "int64 (rounds, M, S), flat cells that each round looked at",
+        "multiple": multiple,
+        "stride": model.image_encoder.stride,
+        "config": asdict(config),
+    }

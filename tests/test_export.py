@@ -1,0 +1,74 @@
+"""The ONNX graphs answer as torch does, for photos and phrases of other sizes than they were traced with."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import bert_folder, small_ppmn
+from PIL import Image
+
+from ppmn.cli import main
+from ppmn.errors import InputError
+from ppmn.export import export_onnx
+from ppmn.grounder import Grounder
+from ppmn.model.lcpa import blur
+
+ort = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+PIXELS = 100  # more than the smallest grid below has cells: missing keys are masked
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grounder, Path]:
+    root = tmp_path_factory.mktemp("export")
+    model = small_ppmn(bert_folder(root / "bert"), pixels=PIXELS)
+    model.save_pretrained(root / "model")
+    assert main(["export", str(root / "onnx"), "--model", str(root / "model")]) == 0
+    return Grounder(model), root / "onnx"
+
+
+@pytest.mark.parametrize(("width", "height", "words"), [(90, 60, 1), (40, 30, 12), (300, 20, 40)])
+def test_onnx_equals_torch(exported: tuple[Grounder, Path], width: int, height: int, words: int) -> None:
+    grounder, folder = exported
+    model = grounder.model
+    noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
+    prepared = model.image_encoder.prepare(Image.fromarray(noise))
+    vectors = torch.randn(words, model.text_encoder.channels, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        looked = model.head.look(model.image_encoder([prepared]))
+        maps = model.head.ground(looked, vectors, [words])
+
+    h, w = prepared.shape[1:]
+    photo = np.full((3, *model.image_encoder.padded(h, w)), 99, np.float32)  # padding may hold anything
+    photo[:, :h, :w] = prepared
+    image, phrases = (ort.InferenceSession(folder / name) for name in ("image.onnx", "phrases.onnx"))
+    pixels = image.run(None, {"photo": photo, "size": np.array([h, w])})
+    named = {f"pixels_{index}": p for index, p in enumerate(pixels)}
+    H, indices = phrases.run(None, {"vectors": vectors.numpy(), **named})
+
+    certain = clear_cuts(maps.H[:-1])
+    assert certain.any() and indices.shape == (2, words, PIXELS)
+    ours, theirs = torch.stack(maps.H).sigmoid()[:, certain], torch.from_numpy(H).sigmoid()[:, certain]
+    assert (ours - theirs).abs().max() < 1e-3
+
+
+def clear_cuts(H: list[torch.Tensor]) -> torch.Tensor:
+    """Rows in which the last pixel taken and the first left out differ by more than rounding, every round."""
+    certain = torch.ones(len(H[0]), dtype=torch.bool)
+    for h in H:
+        scores = blur(h).flatten(1).sort(1, descending=True).values
+        if scores.shape[1] > PIXELS:
+            certain &= scores[:, PIXELS - 1] - scores[:, PIXELS] > 1e-4
+    return certain
+
+
+def test_the_description_names_what_goes_in(exported: tuple[Grounder, Path]) -> None:
+    told = json.loads((exported[1] / "onnx.json").read_text())
+    assert told["multiple"] == 32 and told["stride"] == 8 and told["config"]["pixels"] == PIXELS
+
+
+def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="maxpool"):
+        export_onnx(small_ppmn(bert_folder(tmp_path), selection="maxpool"), tmp_path / "onnx")
