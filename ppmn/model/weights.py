@@ -11,11 +11,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from ppmn.config import ModelConfig
 from ppmn.errors import InputError
@@ -116,9 +118,22 @@ def load(folder: Path) -> PPMN:
             )
     if "text" not in installed:
         config = replace(config, text=replace(config.text, source=str(own_text(folder, config))))
-    model = PPMN(image_encoder(config), text_encoder(config, weights="text" in installed), config)
+    with Undrawn():
+        model = PPMN(image_encoder(config), text_encoder(config, weights="text" in installed), config)
     fit(model, read(folder / WEIGHTS), str(folder / WEIGHTS), tuple(f"{part}_encoder." for part in installed))
     return model.eval()
+
+
+class Undrawn(TorchFunctionMode):
+    """Leaves fresh tensors unfilled: all are overwritten, and drawing them took most of the time."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_"):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def own_text(folder: Path, config: ModelConfig) -> Path:
