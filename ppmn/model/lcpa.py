@@ -78,7 +78,7 @@ def sample(F: Tensor, indices: Tensor, counts: Sequence[int]) -> Tensor:
     area = F.shape[-2] * F.shape[-1]
     table = F.flatten(2).transpose(1, 2).reshape(-1, F.shape[1])  # (B HW, C)
     if len(counts) == 1:
-        return table.index_select(0, indices.flatten()).view(*indices.shape, -1)
+        return table.index_select(0, indices.flatten()).view(*indices.shape, F.shape[1])
     first = torch.arange(len(counts), device=F.device).repeat_interleave(
         torch.tensor(counts, device=F.device), output_size=len(indices)
     )
