@@ -1,9 +1,13 @@
-"""`make demo`: the network end to end on a drawn picture."""
+"""`make demo`: the network end to end on a drawn picture, and grounding on a real photo."""
+
+import importlib.util
+from pathlib import Path
 
 import torch
 from PIL import Image, ImageDraw
 
 from ppmn.config import ImageConfig, ModelConfig, TextConfig
+from ppmn.errors import InputError
 from ppmn.model.image import ResNetFPN
 from ppmn.model.network import PPMN
 from ppmn.model.text import TextEncoder
@@ -42,6 +46,27 @@ def main() -> None:
     print(f"{len(queries.vectors)} queries, {len(maps.H)} maps of {height}x{width} each")
     for phrase, response in zip(PHRASES, responses, strict=True):
         print(f"  {phrase:12} mean response {response.mean():.3f} (untrained weights)")
+
+
+NARRATIVE = (
+    "In this image we can see a cup of coffee and a spoon on a red saucer, "
+    "and the saucer is placed on a brown wooden table."
+)
+
+
+def coffee() -> Path:
+    """A photo that ships in scikit-image's wheel."""
+    package = importlib.util.find_spec("skimage")
+    if package is None or package.origin is None:
+        raise InputError("the photo of the demo is in scikit-image: pip install scikit-image")
+    return Path(package.origin).parent / "data" / "coffee.png"
+
+
+def real_photo(model: str = "compact", output: Path = Path("demo")) -> int:
+    """Ground a narrative on a real photo, and say where the overlay and the page are."""
+    from ppmn.cli import main as ppmn
+
+    return ppmn(["ground", str(coffee()), NARRATIVE, "--model", model, "-o", str(output)])
 
 
 if __name__ == "__main__":

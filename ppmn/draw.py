@@ -77,10 +77,10 @@ def paint(
         & mask[thick:-thick, 2 * thick :]
         & mask[thick:-thick, : -2 * thick]
     )
-    for where, _ in frame.bands(phrase.map, phrase.threshold):
-        within, inside = canvas[where], mask[where]
+    for row in np.flatnonzero(mask.any(1)):
+        within, inside = canvas[row], mask[row]
         within[inside] = (within[inside] * (1 - OPACITY) + np.array(rgb) * OPACITY).astype(np.uint8)
-        within[inside & ~inner[where]] = rgb
+        within[inside & ~inner[row]] = rgb
 
 
 def peak(phrase: PhraseGrounding, frame: Frame) -> tuple[int, int]:

@@ -18,13 +18,14 @@ from pycocotools.coco import COCO
 import ppmn
 from ppmn.cli import main
 from ppmn.data.panoptic import read_ids
+from ppmn.demo import real_photo
 from ppmn.draw import colour
 from ppmn.errors import InputError
 from ppmn.evaluate import Predictor
 from ppmn.frame import Frame
 from ppmn.grounder import Grounder
 from ppmn.grounding import Grounding, PhraseGrounding
-from ppmn.noun_phrases import phrases
+from ppmn.noun_phrases import parse_brackets, phrases
 
 CAPTION = "In this image there are two dogs on the green grass, and a red ball under the blue sky."
 
@@ -53,7 +54,8 @@ def picture(width: int = 90, height: int = 60) -> Image.Image:
 def drawn(caption: str = CAPTION, width: int = 90, height: int = 60, threshold: float = 0.5) -> Grounding:
     """A grounding whose maps are drawn, so that what must come out is known."""
     frame = Frame(height, width, (8, 12), (7.5, 11.25))
-    found = [p for p in phrases(caption) if not p.empty]
+    caption, marked = parse_brackets(caption)
+    found = [p for p in phrases(caption, marked) if not p.empty]
     y, x = np.mgrid[:8, :12]
     maps = [
         np.exp(-((x - 2 - 2 * n) ** 2 + (y - 3) ** 2) / (4 + n)).astype(np.float32)
@@ -369,3 +371,14 @@ def test_a_folder_takes_one_caption_or_the_text_beside_each_photo(folder: Path, 
     assert main(["ground", str(photos), "a cat", "-o", str(tmp_path / "one"), *common]) == 0
     assert main(["ground", str(photos), "-o", str(tmp_path / "each"), *common]) == 1
     assert [f.name for f in sorted((tmp_path / "each").iterdir())] == ["000001_a", "results.jsonl"]
+
+
+def test_the_demo_grounds_a_real_photo(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("skimage")
+    assert real_photo(str(folder), tmp_path / "demo") == 0
+    told = capsys.readouterr().out
+    assert str(tmp_path / "demo" / "overlay.png") in told and str(tmp_path / "demo" / "page.html") in told
+    with Image.open(tmp_path / "demo" / "overlay.png") as overlay:
+        assert overlay.size == (600, 400)
