@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ppmn import __version__
 from ppmn.errors import InputError
@@ -19,6 +20,9 @@ def parser() -> argparse.ArgumentParser:
     _evaluate(commands.add_parser("evaluate", help="measure a model, or files of predictions"))
     _convert(commands.add_parser("convert", help="bring released weights into a model folder"))
     _profile(commands.add_parser("profile", help="count parameters and multiply-adds by part"))
+
+    _train(commands.add_parser("train", help="train a network, or go on with a run"))
+    _ablate(commands.add_parser("ablate", help="the paper's ablation tables"))
     return top
 
 
@@ -203,6 +207,80 @@ def _size(text: str) -> tuple[int, int]:
     if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
         raise argparse.ArgumentTypeError(f"{text!r} is not a size; 800x1216 is one")
     return int(height), int(width)
+
+
+def _train(sub: argparse.ArgumentParser) -> None:
+    _training(sub)
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="the run's folder")
+    sub.add_argument("--init", metavar="MODEL", help="a model's name or folder to begin with")
+    sub.add_argument("--cache", type=Path, metavar="DIR", help="keep what frozen encoders make")
+    sub.add_argument("--skip-bad", type=int, default=0, metavar="N", help="go on without up to N photos")
+    sub.add_argument(
+        "--dry-run", action="store_true", help="check data, memory and one step; estimate the time"
+    )
+    sub.set_defaults(run=train)
+
+
+def _training(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--preset", required=True, help="paper, released, dagger, scenes or compact")
+    sub.add_argument(
+        "--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help="repeatable"
+    )
+    sub.add_argument("--epochs", type=int)
+    sub.add_argument("--batch", type=int)
+    sub.add_argument("--seed", type=int)
+    sub.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="any field, as model.rounds=2; repeatable",
+    )
+
+
+def _ablate(sub: argparse.ArgumentParser) -> None:
+    _training(sub)
+    sub.add_argument("--table", required=True, choices=("pixels", "rounds", "aggregation"))
+    sub.add_argument("--values", nargs="+", default=[], help="some of the table's rows, such as 0 200")
+    sub.add_argument(
+        "--test", action="append", required=True, metavar="ROOT[:SPLIT]", help="measured on; repeatable"
+    )
+    sub.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    sub.add_argument("--out", type=Path, required=True, metavar="DIR")
+    sub.set_defaults(run=ablate)
+
+
+def training_config(args: argparse.Namespace) -> Any:
+    from ppmn.presets import PRESETS, override
+
+    if args.preset not in PRESETS:
+        raise InputError(f"there is no preset {args.preset!r}; there are {', '.join(PRESETS)}")
+    config = PRESETS[args.preset]()
+    short = {name: getattr(args, name) for name in ("epochs", "batch", "seed")}
+    fields = [f"{name}={value}" for name, value in short.items() if value is not None]
+    for text in [*fields, *args.set]:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {text}: it must be FIELD=VALUE")
+        config = override(config, name, value)
+    return config
+
+
+def train(args: argparse.Namespace) -> None:
+    from ppmn.evaluate import process_group
+    from ppmn.model.weights import model_folder
+    from ppmn.train import train
+
+    config = training_config(args)
+    init = model_folder(args.init) if args.init else None
+    with process_group():
+        train(config, args.data, args.out, init, args.cache, args.skip_bad, args.dry_run)
+
+
+def ablate(args: argparse.Namespace) -> None:
+    from ppmn.ablate import ablate
+
+    ablate(args.table, training_config(args), args.data, args.test, args.out, args.seeds, args.values)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -17,9 +17,9 @@ SupervisedRounds = Literal["all", "printed"]
 
 @dataclass(frozen=True)
 class ImageConfig:
-    """The image encoder: a ResNet with a feature pyramid, and the size that photos are brought to."""
+    """The image encoder with its feature pyramid, and the size that photos are brought to."""
 
-    depth: int = 101
+    depth: int = 101  # of a ResNet, as are form, norm and width
     form: Literal["detectron2", "torchvision"] = (
         "detectron2"  # where the stride is, how pixels are normalised
     )
@@ -28,6 +28,9 @@ class ImageConfig:
     channels: int = 256  # C_v, channels of p2..p5
     short: int = 800  # the shorter side is brought to this
     long: int = 1333  # unless the longer would pass this
+    kind: Literal["resnet", "dinov2"] = "resnet"
+    layers: tuple[int, ...] = (6, 9, 12)  # of DINOv2, whose tokens the pyramid is made from
+    sha256: str = ""  # of the shipped DINOv2 weights, filled when saving
 
     def __post_init__(self) -> None:
         for name in ("width", "channels", "short", "long"):
@@ -124,13 +127,17 @@ def from_dict(kind: type, raw: Any, where: str) -> Any:
     unknown = sorted(set(raw) - set(known))
     if unknown:
         raise InputError(f"{where} has unknown fields for {kind.__name__}: {', '.join(unknown)}")
-    values = {name: _value(known[name].type, value, f"{where}, {name}") for name, value in raw.items()}
+    values = {name: checked(known[name].type, value, f"{where}, {name}") for name, value in raw.items()}
     return kind(**values)
 
 
-def _value(kind: Any, value: Any, where: str) -> Any:
+def checked(kind: Any, value: Any, where: str) -> Any:
     if hasattr(kind, "__dataclass_fields__"):
         return from_dict(kind, value, where)
+    if get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple) or not all(type(v) is get_args(kind)[0] for v in value):
+            raise InputError(f"{where} is {value!r}; it must be a list of {get_args(kind)[0].__name__}")
+        return tuple(value)
     if get_origin(kind) is Literal:
         if value not in get_args(kind):
             raise InputError(f"{where} is {value!r}; it must be one of {', '.join(map(str, get_args(kind)))}")

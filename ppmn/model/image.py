@@ -1,7 +1,7 @@
 """The image encoder: ResNet and feature pyramid, in detectron2's form and in torchvision's."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.nn.functional as fn
@@ -14,6 +14,8 @@ from ppmn.model.neck import Pyramid
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 COARSEST = 32  # stride of p5
+
+Features = Mapping[str, Tensor]
 
 
 class FrozenBatchNorm(nn.Module):
@@ -69,6 +71,21 @@ class Block(nn.Module):
         return (self.convs(x) + self.shortcut(x)).relu_()
 
 
+def brought_to(height: int, width: int, config: ImageConfig) -> tuple[int, int]:
+    """The shorter side to `short`, unless the longer would pass `long`."""
+    scale = config.short / min(height, width)
+    if max(height, width) * scale > config.long:
+        scale = scale * config.long / (max(height, width) * scale)
+    return max(int(height * scale + 0.5), 1), max(int(width * scale + 0.5), 1)
+
+
+def as_tensor(photo: Image.Image, size: tuple[int, int]) -> Tensor:
+    """An RGB photo resized to (height, width), uint8 (3, height, width)."""
+    resized = photo.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    pixels = torch.frombuffer(bytearray(resized.tobytes()), dtype=torch.uint8)
+    return pixels.view(*size, 3).permute(2, 0, 1).contiguous()
+
+
 class ResNetFPN(nn.Module):
     """Photos -> p2..p5."""
 
@@ -104,10 +121,7 @@ class ResNetFPN(nn.Module):
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """The size that a photo is brought to: short side to `short`, long side at most `long`."""
-        scale = self.config.short / min(height, width)
-        if max(height, width) * scale > self.config.long:
-            scale = scale * self.config.long / (max(height, width) * scale)
-        return max(int(height * scale + 0.5), 1), max(int(width * scale + 0.5), 1)
+        return brought_to(height, width, self.config)
 
     def padded(self, height: int, width: int) -> tuple[int, int]:
         """The part of the batch that is a prepared photo's own: it is padded to a multiple of 32."""
@@ -115,26 +129,37 @@ class ResNetFPN(nn.Module):
 
     def prepare(self, photo: Image.Image) -> Tensor:
         """An RGB photo as the encoder wants it, uint8 (3, h, w)."""
-        height, width = self.size_for(photo.height, photo.width)
-        resized = photo.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = torch.frombuffer(bytearray(resized.tobytes()), dtype=torch.uint8)
-        return pixels.view(height, width, 3).permute(2, 0, 1).contiguous()
+        return as_tensor(photo, self.size_for(photo.height, photo.width))
 
     def forward(self, photos: Sequence[Tensor]) -> Pyramid:
         """Prepared photos of any sizes -> their pyramids in one batch."""
-        padded = [self.padded(p.shape[1], p.shape[2]) for p in photos]
-        grids = [(height // COARSEST, width // COARSEST) for height, width in padded]
-        largest = (max(h for h, _ in grids), max(w for _, w in grids))
         if self.count_padding:
+            padded = [self.padded(p.shape[1], p.shape[2]) for p in photos]
+            largest = (max(h for h, _ in padded) // COARSEST, max(w for _, w in padded) // COARSEST)
             return Pyramid(self.levels(self.stack(photos, largest)))
+        return self.pyramid(self.features(photos))
+
+    def features(self, photos: Sequence[Tensor]) -> list[Features]:
+        """What a frozen encoder makes of each photo alone: its levels, photos of equal size at a time."""
         together = defaultdict(list)
-        for index, grid in enumerate(grids):
-            together[grid].append(index)
-        alone: dict[int, tuple[Tensor, ...]] = {}
+        for index, photo in enumerate(photos):
+            height, width = self.padded(photo.shape[1], photo.shape[2])
+            together[height // COARSEST, width // COARSEST].append(index)
+        alone: dict[int, Features] = {}
         for grid, indices in together.items():
             levels = self.levels(self.stack([photos[i] for i in indices], grid))
-            alone |= {index: tuple(level[row] for level in levels) for row, index in enumerate(indices)}
-        return Pyramid.of([alone[index] for index in range(len(photos))])
+            for row, index in enumerate(indices):
+                alone[index] = {f"p{n}": level[row] for n, level in enumerate(levels, 2)}
+        return [alone[index] for index in range(len(photos))]
+
+    def pyramid(self, features: Sequence[Features]) -> Pyramid:
+        """A batch of what `features` made, or of what was kept of it."""
+        return Pyramid.of([[levels[f"p{n}"] for n in range(2, 6)] for levels in features])
+
+    def values(self, height: int, width: int) -> int:
+        """How many numbers `features` makes of a photo of this size."""
+        height, width = self.padded(*self.size_for(height, width))
+        return sum(height * width // stride**2 * self.channels for stride in (4, 8, 16, 32))
 
     def stack(self, photos: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:
         """Normalise, then pad with zeros at the bottom and right to a grid of 32-pixel cells."""

@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ppmn.config import ModelConfig
+from ppmn.model.image import Features
 from ppmn.model.lcpa import PaperRound, ReleasedRound, compatible_pixels, sample
 from ppmn.model.matching import LinearProjection, PixelProjection, match
 from ppmn.model.neck import Cells, Pyramid, SemanticFPN
@@ -118,9 +119,10 @@ class PPMN(nn.Module):
         save(self, Path(folder))
 
     def forward(
-        self, photos: Sequence[Tensor] | Pyramid, captions: Sequence[Tokens] | Queries
+        self, photos: Sequence[Tensor] | Sequence[Features], captions: Sequence[Tokens] | Queries
     ) -> tuple[Maps, Queries]:
-        """Prepared photos and tokenized captions, or what their encoders made of them, to maps."""
-        pyramid = photos if isinstance(photos, Pyramid) else self.image_encoder(photos)
+        """Prepared photos and tokenized captions, or what frozen encoders made of them, to maps."""
+        kept = not isinstance(photos[0], Tensor)
+        pyramid = self.image_encoder.pyramid(photos) if kept else self.image_encoder(photos)
         queries = captions if isinstance(captions, Queries) else self.text_encoder(captions)
         return self.head(pyramid, queries.vectors, queries.counts), queries

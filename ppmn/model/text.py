@@ -100,7 +100,10 @@ class TextEncoder(nn.Module):
 
     def forward(self, captions: Sequence[Tokens]) -> Queries:
         """Encode captions and take the vectors of their phrases."""
-        words = self.encode([c.ids for c in captions])
+        return self.queries(captions, self.encode([c.ids for c in captions]))
+
+    def queries(self, captions: Sequence[Tokens], words: Sequence[Tensor]) -> Queries:
+        """The rows that phrases own, from one vector a word piece."""
         rows, counts, sizes = [], [], []
         for caption, vectors in zip(captions, words, strict=True):
             for pieces in caption.pieces:

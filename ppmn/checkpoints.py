@@ -1,0 +1,124 @@
+"""What a run leaves on disk: checkpoints that are whole or not there, its log, its configuration."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ppmn.errors import InputError
+from ppmn.files import replacing
+
+
+@dataclass
+class Progress:
+    """Where a run stands, after `step` steps of `epoch`."""
+
+    epoch: int = 0
+    step: int = 0  # within the epoch
+    total: int = 0  # since the start
+    best: float = -1.0
+    bad: int = 0  # photos that could not be read
+
+
+class RunFolder:
+    """One run's folder: `train.json`, `log.jsonl`, `checkpoints/`, `best.pt`, and in the end the model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        try:
+            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{folder} cannot be written ({error.strerror})") from error
+
+    def claim(self, identity: Mapping[str, Any]) -> None:
+        """Write what the run is, or refuse where the folder holds another run."""
+        file = self.folder / "train.json"
+        wanted = json.loads(json.dumps(identity))
+        if not file.is_file():
+            with replacing(file) as part:
+                part.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
+            return
+        found = read_json(file)
+        changed = sorted(differences(found, wanted))
+        if changed:
+            shown = "; ".join(changed[:3])
+            raise InputError(
+                f"{self.folder} holds a run of another configuration ({shown}); choose another --out"
+            )
+
+    def threads(self) -> int:
+        """The number of threads that the run began with, 0 if it is new: more or fewer give other bits."""
+        file = self.folder / "train.json"
+        return int(read_json(file)["threads"]) if file.is_file() else 0
+
+    def checkpoints(self) -> list[Path]:
+        """Whole checkpoints, the newest last."""
+        return sorted((self.folder / "checkpoints").glob("[0-9]*.pt"))
+
+    def save(self, progress: Progress, state: dict[str, Any], keep: int) -> None:
+        file = self.folder / "checkpoints" / f"{progress.total:08}.pt"
+        with replacing(file) as part:
+            torch.save({"progress": vars(progress), **state}, part)
+        for old in self.checkpoints()[:-keep]:
+            old.unlink()
+
+    def newest(self) -> dict[str, Any] | None:
+        files = self.checkpoints()
+        return read(files[-1]) if files else None
+
+    def save_best(self, state: dict[str, Tensor]) -> None:
+        with replacing(self.folder / "best.pt") as part:
+            torch.save(state, part)
+
+    def best(self) -> dict[str, Tensor] | None:
+        file = self.folder / "best.pt"
+        return read(file) if file.is_file() else None
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
+            log.write(json.dumps(line) + "\n")
+
+    def rewind_log(self, progress: Progress) -> None:
+        """Forget the lines of steps and evaluations that will be done again."""
+        file = self.folder / "log.jsonl"
+        if not file.is_file():
+            return
+        kept = []
+        for line in file.read_text(encoding="utf-8").splitlines():
+            with contextlib.suppress(json.JSONDecodeError):  # a line cut off by a kill
+                read_line = json.loads(line)
+                evaluated = "validation" in read_line and progress.step > 0  # its epoch is not over yet
+                if read_line["total"] < progress.total + (not evaluated):
+                    kept.append(line)
+        with replacing(file) as part:
+            part.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except json.JSONDecodeError as error:
+        raise InputError(f"{file} is not JSON ({error})") from error
+    return found
+
+
+def read(file: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:
+        raise InputError(f"{file} is not a checkpoint of a run ({type(error).__name__})") from error
+    return state
+
+
+def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
+    """Where two configurations differ, field by field."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        for name in found.keys() | wanted.keys():
+            yield from differences(found.get(name), wanted.get(name), f"{where}.{name}" if where else name)
+    elif found != wanted:
+        yield f"{where} was {found} and is {wanted}"

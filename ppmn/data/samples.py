@@ -1,0 +1,131 @@
+"""What is trained on: a photo, its narrative (given, or made anew every epoch), and its segment ids."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageEnhance
+
+from ppmn.data.narrate import Narrator, rng_for
+from ppmn.data.narratives import GroundedPhrase, Narrative, narratives_file
+from ppmn.data.panoptic import BORDER, VOID, PanopticImage, read_panoptic, read_photo, splits
+from ppmn.data.png import open_narratives, parse_spec
+from ppmn.errors import InputError
+from ppmn.presets import Augment
+
+ONCE = 2**31  # the epoch in which validation narratives are made
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One photo with one narrative, as the network is to see them."""
+
+    image: PanopticImage
+    photo: Image.Image
+    ids: NDArray[np.int32]  # (H, W)
+    caption: str
+    phrases: tuple[GroundedPhrase, ...]  # the supervised ones: grounded, or known to be absent
+    void: tuple[int, ...]  # ids that are neither in nor out
+
+
+class Source:
+    """One split of one folder: narratives where it has them, otherwise photos that are narrated."""
+
+    def __init__(self, root: Path, split: str, weight: float) -> None:
+        self.name, self.weight = f"{root.name}:{split}", weight
+        self.given: Sequence[Narrative] | None = None
+        self.images: Sequence[PanopticImage] = ()
+        if narratives_file(root, split).is_file():
+            narratives = open_narratives(root, split)
+            self.given, self.categories = narratives, narratives.categories
+            self.fingerprint = narratives.fingerprint
+        else:
+            panoptic = read_panoptic(root, split)
+            self.categories, self.images = panoptic.categories, panoptic.images
+            listed = repr([(i.photo.name, i.segments) for i in self.images])
+            self.fingerprint = hashlib.sha256(listed.encode()).hexdigest()
+        self.has_stuff = any(not c.isthing for c in self.categories.values())
+
+    @cached_property
+    def narrator(self) -> Narrator:
+        return Narrator(self.categories)
+
+    def __len__(self) -> int:
+        return len(self.images if self.given is None else self.given)
+
+    def image(self, index: int) -> PanopticImage:
+        return self.images[index] if self.given is None else self.given[index].image
+
+    def void(self, image: PanopticImage) -> tuple[int, ...]:
+        """Unlabelled pixels are unknown where people labelled stuff too, and background elsewhere."""
+        unknown = self.has_stuff and all(s.score is None for s in image.segments)
+        return (VOID, BORDER) if unknown else (BORDER,)
+
+    def sample(self, index: int, rng: np.random.Generator, augment: Augment, absent: int) -> Sample:
+        """One sample; a made narrative tells what is left after flipping and cropping."""
+        image = self.image(index)
+        photo, ids = read_photo(image.photo), image.ids()
+        if ids.shape != (photo.height, photo.width):
+            there = f"{ids.shape[1]}x{ids.shape[0]}"
+            raise InputError(f"{image.photo} is {photo.width}x{photo.height} and its segmentation {there}")
+        if self.given is not None:
+            narrative = self.given[index]
+            return Sample(image, photo, ids, narrative.caption, narrative.grounded, self.void(image))
+        changed, changed_ids = changed_photo(photo, ids, rng, augment)
+        told = self.narrator(image, changed_ids, np.asarray(changed), rng, absent)
+        if not any(p.segment_ids for p in told.phrases):  # the crop kept nothing that can be told
+            changed, changed_ids = photo, ids
+            told = self.narrator(image, ids, np.asarray(photo), rng, absent)
+        phrases = tuple(p for p in told.phrases if p.segment_ids or p.absent)
+        coloured = recoloured(changed, rng, augment.colour)
+        return Sample(image, coloured, changed_ids, told.caption, phrases, self.void(image))
+
+    def narrative(self, index: int, seed: int) -> Narrative:
+        """The narrative that validation uses: the given one, or one made once and for all."""
+        if self.given is not None:
+            return self.given[index]
+        sample = self.sample(index, rng_for(seed, ONCE, index), Augment(), 0)
+        return Narrative(sample.image, index, sample.caption, sample.phrases)
+
+
+def open_sources(specs: Sequence[str]) -> list[Source]:
+    """All splits that `--data ROOT[:SPLIT][=WEIGHT]` names."""
+    sources = []
+    for spec in map(parse_spec, specs):
+        for split in [spec.split] if spec.split else splits(spec.root):
+            sources.append(Source(spec.root, split, spec.weight))
+    if not any(len(source) for source in sources):
+        raise InputError(f"there is nothing to train on in {', '.join(specs)}")
+    return sources
+
+
+def held_out(image: PanopticImage, share: float) -> bool:
+    """Whether a photo is for validation: by its name, so that it is so in every source that has it."""
+    digest = hashlib.sha256(image.photo.stem.encode()).digest()
+    return int.from_bytes(digest[:4], "big") < share * 2**32
+
+
+def changed_photo(
+    photo: Image.Image, ids: NDArray[np.int32], rng: np.random.Generator, augment: Augment
+) -> tuple[Image.Image, NDArray[np.int32]]:
+    """Flipped and cropped at random, the photo and its ids alike."""
+    if augment.flip and rng.random() < 0.5:
+        photo, ids = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT), ids[:, ::-1]
+    if augment.crop < 1:
+        height, width = (max(1, round(side * rng.uniform(augment.crop, 1))) for side in ids.shape)
+        top, left = int(rng.integers(len(ids) - height + 1)), int(rng.integers(ids.shape[1] - width + 1))
+        photo = photo.crop((left, top, left + width, top + height))
+        ids = ids[top : top + height, left : left + width]
+    return photo, np.ascontiguousarray(ids)
+
+
+def recoloured(photo: Image.Image, rng: np.random.Generator, share: float) -> Image.Image:
+    """Brightness, contrast and saturation changed a little, after the colours have been told."""
+    if share > 0:
+        for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
+            photo = enhance(photo).enhance(float(rng.uniform(1 - share, 1 + share)))
+    return photo

@@ -1,0 +1,134 @@
+"""The compact image encoder: a frozen DINOv2 ViT-S/14, and a pyramid made of its one scale as ViTDet does."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as fn
+from PIL import Image
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from transformers import Dinov2Config, Dinov2Model
+
+from ppmn.config import ImageConfig
+from ppmn.errors import InputError
+from ppmn.model.image import Features, as_tensor, brought_to
+from ppmn.model.neck import Pyramid
+
+PATCH = 14
+WIDTH = 384
+WEIGHTS = Path(__file__).parents[1] / "weights" / "dinov2_vits14.safetensors"
+
+
+class Double(nn.Module):
+    """A transposed 2x2 convolution of stride 2, as one matrix product."""
+
+    def __init__(self, c_in: int, c_out: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(c_in, 4 * c_out)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, _, height, width = x.shape
+        y = self.linear(x.flatten(2).transpose(1, 2)).view(batch, height, width, 2, 2, -1)
+        return y.permute(0, 5, 1, 3, 2, 4).reshape(batch, -1, 2 * height, 2 * width)
+
+
+class Adapter(nn.Module):
+    """Patch tokens of a few layers -> p2..p5 at a quarter, half, once and twice the patch."""
+
+    def __init__(self, layers: int, channels: int) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(layers))
+        self.lateral = nn.ModuleList(nn.Linear(layers * WIDTH, channels) for _ in range(4))
+        norm = nn.GroupNorm(32, channels)
+        self.four = nn.Sequential(Double(channels, channels), norm, nn.GELU(), Double(channels, channels))
+        self.two = Double(channels, channels)
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        batch, _, _, height, width = tokens.shape  # (B, layers, 384, h, w)
+        rows = tokens.flatten(3).transpose(2, 3)  # (B, layers, h w, 384)
+        rows = torch.cat([norm(rows[:, n]) for n, norm in enumerate(self.norms)], -1)
+        p2, p3, p4, p5 = (
+            project(rows).transpose(1, 2).view(batch, -1, height, width) for project in self.lateral
+        )
+        return self.four(p2), self.two(p3), p4, fn.max_pool2d(p5, 2)
+
+
+class Dinov2FPN(nn.Module):
+    """Photos -> p2..p5; photos are brought to multiples of two patches, so that nothing is padded."""
+
+    stride = 7  # of F, in prepared pixels
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, config: ImageConfig, weights: bool = True) -> None:
+        super().__init__()
+        self.config, self.channels = config, config.channels
+        shape = Dinov2Config(
+            hidden_size=WIDTH, num_attention_heads=6, image_size=518, patch_size=PATCH, use_mask_token=False
+        )
+        self.vit = Dinov2Model(shape)
+        if weights:
+            self.vit.load_state_dict({name: value.float() for name, value in read_base().items()})
+        self.adapter = Adapter(len(config.layers), config.channels)
+        rgb = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).view(2, 3, 1, 1) * 255
+        self.register_buffer("mean", rgb[0], persistent=False)
+        self.register_buffer("deviation", rgb[1], persistent=False)
+
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """The size that a photo is brought to, in whole pairs of patches."""
+        height, width = brought_to(height, width, self.config)
+        return max(round(height / 28), 1) * 28, max(round(width / 28), 1) * 28
+
+    def padded(self, height: int, width: int) -> tuple[int, int]:
+        return height, width
+
+    def prepare(self, photo: Image.Image) -> Tensor:
+        """An RGB photo as the encoder wants it, uint8 (3, h, w)."""
+        return as_tensor(photo, self.size_for(photo.height, photo.width))
+
+    def forward(self, photos: Sequence[Tensor]) -> Pyramid:
+        """Prepared photos of any sizes -> their pyramids in one batch."""
+        return self.pyramid(self.features(photos))
+
+    def features(self, photos: Sequence[Tensor]) -> list[Features]:
+        """What the frozen transformer makes of each photo: patch tokens of the chosen layers."""
+        alone: dict[int, Features] = {}
+        for indices in alike(photos):
+            x = torch.stack([photos[i].to(self.mean.device, self.mean.dtype) for i in indices])
+            x = (x - self.mean) / self.deviation
+            hidden = self.vit(x, output_hidden_states=True).hidden_states
+            grid = (x.shape[2] // PATCH, x.shape[3] // PATCH)
+            for row, index in enumerate(indices):
+                tokens = [hidden[layer][row, 1:].T.unflatten(1, grid) for layer in self.config.layers]
+                alone[index] = {"tokens": torch.stack(tokens)}  # (layers, 384, h, w)
+        return [alone[index] for index in range(len(photos))]
+
+    def pyramid(self, features: Sequence[Features]) -> Pyramid:
+        """The trained part: what `features` made, or what was kept of it -> p2..p5."""
+        alone: dict[int, tuple[Tensor, ...]] = {}
+        for indices in alike([photo["tokens"] for photo in features]):
+            levels = self.adapter(torch.stack([features[i]["tokens"] for i in indices]))
+            alone |= {index: tuple(level[row] for level in levels) for row, index in enumerate(indices)}
+        return Pyramid.of([alone[index] for index in range(len(features))])
+
+    def values(self, height: int, width: int) -> int:
+        """How many numbers `features` makes of a photo of this size."""
+        height, width = self.size_for(height, width)
+        return len(self.config.layers) * WIDTH * (height // PATCH) * (width // PATCH)
+
+
+def alike(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Indices of tensors of equal shape, together."""
+    together = defaultdict(list)
+    for index, tensor in enumerate(tensors):
+        together[tensor.shape].append(index)
+    return list(together.values())
+
+
+def read_base() -> dict[str, Tensor]:
+    """The transformer's own weights, which ship in half precision."""
+    if not WEIGHTS.is_file():
+        raise InputError(f"{WEIGHTS.name} is not part of this installation of ppmn")
+    return load_file(WEIGHTS)

@@ -1,0 +1,433 @@
+"""Training through the front door: what a run leaves, how it goes on, and what it refuses."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from models import bert_folder, small_config
+from safetensors.torch import load_file
+
+from ppmn.cache import Cache, Caches
+from ppmn.checkpoints import RunFolder
+from ppmn.cli import main
+from ppmn.data.batches import Item, TrainingSet, epoch_batches, load, open_caches
+from ppmn.data.samples import Source, held_out, open_sources
+from ppmn.data.scenes import write_scenes
+from ppmn.errors import InputError
+from ppmn.model import weights
+from ppmn.presets import PRESETS, Augment, TrainConfig, override
+from ppmn.train import Run, World, start
+
+SMALL = (
+    "model.image.width=8",
+    "model.image.channels=32",
+    "model.image.short=64",
+    "model.image.long=96",
+    "model.channels=32",
+    "model.rounds=1",
+    "model.pixels=8",
+    "warmup=0",
+    "workers=0",
+    "validation=0.2",
+    "validation_photos=4",
+    "checkpoint_every=2",
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return bert_folder(tmp_path_factory.mktemp("bert"))
+
+
+@pytest.fixture(scope="module")
+def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("scenes")
+    write_scenes(root, 24, "train", 5)
+    return root
+
+
+def arguments(scenes: Path, text: Path, out: Path, *more: str) -> list[str]:
+    fields = [f"--set={field}" for field in (*SMALL, f"model.text.source={text}")]
+    return [
+        "train",
+        "--preset",
+        "scenes",
+        "--data",
+        str(scenes),
+        "--out",
+        str(out),
+        "--batch",
+        "4",
+        *fields,
+        *more,
+    ]
+
+
+def tiny(text: Path, **changes: object) -> TrainConfig:
+    config = replace(
+        PRESETS["scenes"](), model=small_config(text), batch=4, workers=0, validation=0.0, clip=0.0
+    )
+    return replace(config, **changes)  # type: ignore[arg-type]
+
+
+def a_run(config: TrainConfig, scenes: Path, folder: Path, caches: Caches | None = None) -> Run:
+    torch.manual_seed(0)
+    model, config = start(config, None)
+    data = TrainingSet(open_sources([str(scenes)]), config, model, caches or Caches())
+    return Run(config, World.here(), model, data, RunFolder(folder))
+
+
+def items(run: Run, epoch: int = 0, batch: int = 0) -> list[Item]:
+    numbers = epoch_batches(run.data, epoch, run.batch)[batch]
+    return run.readable(next(load(run.data, epoch, [numbers])))
+
+
+def test_a_run_leaves_a_network_its_log_and_its_sheets(scenes: Path, text: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    assert main(arguments(scenes, text, out, "--epochs", "2")) == 0
+    assert weights.load(out).config.rounds == 1
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert [line["total"] for line in steps] == list(range(1, len(steps) + 1))
+    assert [set(line["validation"]) >= {"overall", "things"} for line in lines if "validation" in line] == [
+        True
+    ] * 2
+    assert (out / "epoch-001.png").stat().st_size > 1000
+    assert json.loads((out / "train.json").read_text())["config"]["model"]["image"]["width"] == 8
+    assert len(list((out / "checkpoints").iterdir())) == 2
+
+
+def kill_now_and_then(command: list[str], out: Path, kills: int, environment: dict[str, str]) -> None:
+    """Run a command to its end, killing it after its log has grown, `kills` times."""
+    log = out / "log.jsonl"
+    for turn in range(kills + 1):
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        if turn < kills:
+            size = log.stat().st_size if log.is_file() else 0
+            while process.poll() is None and (not log.is_file() or log.stat().st_size <= size + 60 * turn):
+                time.sleep(0.01)
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        else:
+            _, errors = process.communicate()
+            assert process.returncode == 0, errors.decode()[-2000:]
+
+
+def killed_equals_unbroken(scenes: Path, text: Path, folder: Path, kills: int, epochs: int) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    extra = ("--epochs", str(epochs), "--set", "average=0.9")
+    for name, times in (("unbroken", 0), ("killed", kills)):
+        command = [sys.executable, "-m", "ppmn.cli", *arguments(scenes, text, folder / name, *extra)]
+        kill_now_and_then(command, folder / name, times, environment)
+    ours, theirs = (load_file(folder / name / "model.safetensors") for name in ("killed", "unbroken"))
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], theirs[name]) for name in ours)
+    logs = [(folder / name / "log.jsonl").read_text().splitlines() for name in ("killed", "unbroken")]
+    losses = [[json.loads(line).get("loss") for line in log] for log in logs]
+    assert losses[0] == losses[1]
+
+
+def test_a_killed_run_ends_with_the_same_bits(scenes: Path, text: Path, tmp_path: Path) -> None:
+    killed_equals_unbroken(scenes, text, tmp_path, kills=3, epochs=3)
+
+
+@pytest.mark.soak
+def test_a_run_killed_twenty_times_ends_with_the_same_bits(scenes: Path, text: Path, tmp_path: Path) -> None:
+    killed_equals_unbroken(scenes, text, tmp_path, kills=20, epochs=12)
+
+
+@pytest.mark.soak
+def test_memory_does_not_grow(scenes: Path, text: Path, tmp_path: Path) -> None:
+    import resource
+
+    run = a_run(tiny(text), scenes, tmp_path)
+    batch, peaks = items(run), []
+    for step in range(500):
+        run.step(batch, 500)
+        if step in (99, 499):
+            peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    assert peaks[1] - peaks[0] < 20
+
+
+def follow(rank: int, world: int, scenes: Path, text: Path, folder: Path, changes: dict[str, object]) -> None:
+    """Twenty steps in float64; the first process writes down its weights."""
+    if world > 1:
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29533"}
+        torch.distributed.init_process_group("gloo", rank=rank, world_size=world)
+    torch.set_num_threads(1)
+    config = tiny(text, lr_text=1e-4, **changes)
+    torch.manual_seed(0)
+    model, config = start(config, None)
+    data = TrainingSet(open_sources([str(scenes)]), config, model.double(), Caches())
+    run = Run(config, World.here(), model, data, RunFolder(folder))
+    for step in range(20):
+        epoch, place = divmod(step, len(epoch_batches(data, 0, run.batch)))
+        mine = epoch_batches(data, epoch, run.batch)[place][rank::world]
+        run.step(run.readable(next(load(data, epoch, [mine]))), 20)
+    if rank == 0:
+        torch.save(model.state_dict(), folder / f"{world}-{len(changes)}.pt")
+
+
+def test_processes_and_parts_follow_the_single_process(scenes: Path, text: Path, tmp_path: Path) -> None:
+    mp.spawn(follow, (2, scenes, text, tmp_path, {}), 2)
+    follow(0, 1, scenes, text, tmp_path, {})
+    follow(0, 1, scenes, text, tmp_path, {"accumulate": 3})
+    alone, together, parts = (
+        torch.load(tmp_path / f"{n}.pt", weights_only=True) for n in ("1-0", "2-0", "1-1")
+    )
+    for name, value in alone.items():
+        assert torch.allclose(together[name], value, rtol=0, atol=1e-8), name
+        assert torch.allclose(parts[name], value, rtol=0, atol=1e-8), name
+
+
+def test_the_paper_trains_its_text_encoder_and_the_released_code_does_not(
+    scenes: Path, text: Path, tmp_path: Path
+) -> None:
+    for preset, moves in (("paper", True), ("released", False)):
+        config = PRESETS[preset]()
+        model = replace(
+            small_config(text), wiring=config.model.wiring, count_padding=config.model.count_padding
+        )
+        run = a_run(
+            replace(config, model=model, lr_image=1e-4, workers=0, batch=4), scenes, tmp_path / preset
+        )
+        before = {n: p.clone() for n, p in run.model.text_encoder.named_parameters()}
+        run.step(items(run), 10)
+        moved = any(not torch.equal(p, before[n]) for n, p in run.model.text_encoder.named_parameters())
+        assert moved == moves
+        assert run.model.text_encoder.training  # dropout is live in both
+
+
+def test_rates_are_halved_as_the_paper_says(scenes: Path, text: Path, tmp_path: Path) -> None:
+    config = replace(PRESETS["paper"](), model=small_config(text), lr_image=1e-4, workers=0)
+    run = a_run(config, scenes, tmp_path)
+    rates = []
+    for epoch in range(14):
+        run.progress.epoch = epoch
+        run.set_rates(100)
+        rates.append([group["lr"] for group in run.optimizer.param_groups[:2]])
+    assert [head for head, _ in rates] == [1e-4] * 10 + [5e-5] * 2 + [2.5e-5] * 2
+    assert {rate for _, rate in rates} == {1e-5}
+
+
+def test_a_loss_that_is_not_finite_names_the_photos(scenes: Path, text: Path, tmp_path: Path) -> None:
+    run = a_run(tiny(text), scenes, tmp_path)
+    with torch.no_grad():
+        run.model.head.project_phrases.weight.fill_(float("nan"))
+    with pytest.raises(InputError, match=r"the loss is nan at step 0 on the photos .*train/0"):
+        run.step(items(run), 10)
+
+
+def test_a_bad_photo_is_named_counted_and_fatal(
+    scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "data"
+    shutil.copytree(scenes, broken)
+    bad = sorted((broken / "images" / "train").iterdir())[3]
+    bad.write_bytes(b"not a photo")
+    options = ("--epochs", "1", "--set", "validation=0")
+    assert main(arguments(broken, text, tmp_path / "fatal", *options)) == 2
+    assert bad.name in capsys.readouterr().err
+    assert main(arguments(broken, text, tmp_path / "skip", *options, "--skip-bad", "1")) == 0
+    assert (tmp_path / "skip" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        (["--set", "model.rouns=1"], "rouns"),
+        (["--set", "model.rounds=two"], "two"),
+        (["--set", "epochs"], "FIELD=VALUE"),
+        (["--epochs", "0"], "epochs is 0"),
+        (["--set", "validation=0.9999999"], "empty"),
+        (["--set", "lr_image=0"], "frozen"),
+        (["--data", "nowhere"], "nowhere"),
+        (["--init", "nowhere"], "nowhere"),
+        (["--preset", "papr"], "papr"),
+    ],
+)
+def test_what_cannot_be_trained_is_one_sentence(
+    scenes: Path, text: Path, tmp_path: Path, more: list[str], word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(scenes, text, tmp_path / "run", *more)) == 2
+    said = capsys.readouterr().err.strip().splitlines()[-1]
+    assert said.startswith("ppmn: ") and word in said
+
+
+def test_a_run_of_another_configuration_is_refused(
+    scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quick = ("--epochs", "1", "--set", "validation=0")
+    assert main(arguments(scenes, text, tmp_path, *quick)) == 0
+    before = (tmp_path / "model.safetensors").read_bytes()
+    assert main(arguments(scenes, text, tmp_path, *quick, "--set", "lr=0.5")) == 2
+    assert "config.lr was 0.001 and is 0.5" in capsys.readouterr().err
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+
+
+def test_another_network_can_be_fine_tuned(scenes: Path, text: Path, tmp_path: Path) -> None:
+    quick = ("--epochs", "1", "--set", "validation=0")
+    assert main(arguments(scenes, text, tmp_path / "first", *quick)) == 0
+    more = (*quick, "--init", str(tmp_path / "first"), "--set", "lr_image=0")
+    assert main(arguments(scenes, text, tmp_path / "second", *more)) == 0
+    first, second = (load_file(tmp_path / n / "model.safetensors") for n in ("first", "second"))
+    image = [n for n in first if n.startswith("image_encoder.")]
+    assert image and all(torch.equal(first[n], second[n]) for n in image)
+    assert any(not torch.equal(first[n], second[n]) for n in first)
+
+
+def test_a_dry_run_estimates_and_writes_nothing(
+    scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments(scenes, text, tmp_path / "run", "--dry-run")) == 0
+    said = capsys.readouterr().out
+    assert "steps an epoch" in said and "peak memory" in said and "hours" in said
+    assert not list((tmp_path / "run").rglob("*.*"))
+
+
+def frozen(text: Path, init: Path, **changes: object) -> TrainConfig:
+    return replace(tiny(text, lr_image=0.0, **changes), model=weights.load(init).config)
+
+
+@pytest.fixture(scope="module")
+def trained(scenes: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("trained")
+    assert main(arguments(scenes, text, out, "--epochs", "1", "--set", "validation=0")) == 0
+    return out
+
+
+def cached_run(config: TrainConfig, init: Path, scenes: Path, folder: Path, cache: Path | None) -> Run:
+    model, config = start(config, init)
+    sources = open_sources([str(scenes)])
+    data = TrainingSet(sources, config, model, open_caches(config, cache, model, sources))
+    return Run(config, World.here(), model, data, RunFolder(folder))
+
+
+def test_a_cache_runs_the_frozen_encoders_once_and_changes_no_loss(
+    scenes: Path, text: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain = cached_run(frozen(text, trained), trained, scenes, tmp_path / "plain", None)
+    kept = cached_run(frozen(text, trained), trained, scenes, tmp_path / "kept", tmp_path / "cache")
+    assert "will take up to" in capsys.readouterr().out
+    losses = [[run.step(items(run, epoch), 10)["loss"] for epoch in (0, 0)] for run in (plain, kept)]
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+    calls: list[int] = []
+    for encoder in (kept.model.image_encoder, kept.model.text_encoder.bert):
+        encoder.register_forward_hook(lambda *_: calls.append(1))
+    kept.step(items(kept), 10)
+    assert not calls
+    again = cached_run(frozen(text, trained), trained, scenes, tmp_path / "again", tmp_path / "cache")
+    assert [again.step(items(again, 0), 10)["loss"] for _ in range(2)] == losses[
+        1
+    ]  # also the epoch that wrote
+
+
+def test_a_cache_refuses_what_it_cannot_be_true_to(
+    scenes: Path, text: Path, trained: Path, tmp_path: Path
+) -> None:
+    config, sources = frozen(text, trained), [Source(scenes, "train", 1.0)]
+    model = weights.load(trained)
+    counted = replace(config, model=replace(config.model, count_padding=True))
+    for changed, word in (
+        (replace(config, augment=Augment(flip=True)), "changed every epoch"),
+        (replace(config, text_dropout=True), "dropout"),
+        (replace(config, lr_image=1e-4, lr_text=1e-4), "both encoders"),
+        (counted, "padding"),
+    ):
+        with pytest.raises(InputError, match=word):
+            open_caches(changed, tmp_path / "cache", model, sources)
+    open_caches(config, tmp_path / "cache", model, sources)
+    with torch.no_grad():
+        next(model.image_encoder.parameters()).add_(1)
+    with pytest.raises(InputError, match="another encoder"):
+        open_caches(config, tmp_path / "cache", model, sources)
+
+
+def test_a_full_disk_leaves_no_half_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = Cache(tmp_path, "me")
+
+    def full(self: Path, data: bytes) -> int:
+        with self.open("wb") as part:
+            part.write(data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(InputError, match="No space left"):
+        cache.write("ab", {"p2": torch.ones(4)})
+    assert cache.read("ab") is None
+    assert [f.name for f in tmp_path.rglob("*") if f.is_file()] == ["encoder"]
+    monkeypatch.undo()
+    with pytest.raises(InputError, match="GB free"):
+        cache.require(1e18)
+
+
+def test_every_sample_is_seen_as_often_as_its_source_says(scenes: Path, text: Path, tmp_path: Path) -> None:
+    config = tiny(text)
+    model, _ = start(config, None)
+    halves = TrainingSet(open_sources([f"{scenes}=0.5"]), config, model, Caches())
+    twice = TrainingSet(open_sources([f"{scenes}=2"]), config, model, Caches())
+    assert sorted(n for b in epoch_batches(twice, 0, 4) for n in b) == sorted([*range(24), *range(24)])
+    seen = [{n for b in epoch_batches(halves, epoch, 4) for n in b} for epoch in range(2)]
+    assert [len(s) for s in seen] == [12, 12] and seen[0] != seen[1]
+
+
+def test_photos_without_narratives_are_told_anew_and_held_out_by_name(
+    scenes: Path, text: Path, tmp_path: Path
+) -> None:
+    bare = tmp_path / "bare"
+    shutil.copytree(scenes, bare)
+    (bare / "annotations" / "png_coco_train.json").unlink()
+    config = tiny(text, augment=Augment(flip=True, crop=0.6, colour=0.2), absent=1, validation=0.3)
+    model, _ = start(config, None)
+    data = TrainingSet(open_sources([str(bare)]), config, model, Caches())
+    first, again, later = data[(0, 0)], data[(0, 0)], data[(1, 0)]
+    assert isinstance(first, Item) and isinstance(again, Item) and isinstance(later, Item)
+    assert first.tokens == again.tokens and torch.equal(first.targets, again.targets)
+    assert first.tokens != later.tokens
+    source = data.sources[0]
+    held = {i for i in range(len(source)) if held_out(source.image(i), 0.3)}
+    assert held and held.isdisjoint(index for _, index in data.references)
+
+
+def test_presets_are_what_they_say() -> None:
+    paper, released = PRESETS["paper"](), PRESETS["released"]()
+    assert (paper.batch, paper.epochs, paper.lr, paper.lr_text, paper.lr_image) == (12, 14, 1e-4, 1e-5, 0)
+    assert paper.model.wiring == "paper" and not paper.per_process
+    assert released.model.wiring == "released" and released.per_process and released.lr_text == 0
+    assert PRESETS["dagger"]().lr_image > 0 and PRESETS["dagger"]().model.image.form == "torchvision"
+    assert override(paper, "model.pixels", "0").model.pixels == 0
+
+
+def test_an_ablation_is_a_table_and_a_picture(scenes: Path, text: Path, tmp_path: Path) -> None:
+    fields = [f"--set={f}" for f in (*SMALL, f"model.text.source={text}", "validation=0")]
+    command = [
+        "ablate",
+        "--preset",
+        "scenes",
+        "--data",
+        str(scenes),
+        "--test",
+        str(scenes),
+        "--out",
+        str(tmp_path),
+    ]
+    command += ["--epochs", "1", "--batch", "8", "--seeds", "0", "1", *fields]
+    assert main([*command, "--table", "pixels", "--values", "0", "4"]) == 0
+    rows = (tmp_path / "pixels.md").read_text().splitlines()
+    assert rows[0] == "| S | overall | things | stuff | singulars | plurals |"
+    assert rows[2].startswith("| 0 | ") and rows[3].startswith("| 4 | ") and "±" in rows[3]
+    assert (tmp_path / "pixels.png").stat().st_size > 1000
+    before = (tmp_path / "pixels-4-seed1" / "model.safetensors").stat().st_mtime_ns
+    assert main([*command, "--table", "pixels", "--values", "0", "4"]) == 0
+    assert (tmp_path / "pixels-4-seed1" / "model.safetensors").stat().st_mtime_ns == before
