@@ -139,7 +139,7 @@ def evaluate(args: argparse.Namespace) -> None:
 
 
 def _convert(sub: argparse.ArgumentParser) -> None:
-    from ppmn.config import PRESETS
+    from ppmn.presets import PRESETS
 
     sub.description = (
         "Make a model folder from a released PPMN checkpoint, detectron2's panoptic FPN (.pkl), "
@@ -157,10 +157,10 @@ def _convert(sub: argparse.ArgumentParser) -> None:
 def convert(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from ppmn.config import PRESETS
     from ppmn.model import convert as conversion
+    from ppmn.presets import PRESETS
 
-    config = PRESETS[args.preset]()
+    config = PRESETS[args.preset]().model
     if args.pixels is not None:
         config = replace(config, pixels=args.pixels)
     if (args.output / "config.json").exists():
@@ -172,7 +172,7 @@ def convert(args: argparse.Namespace) -> None:
 
 
 def _profile(sub: argparse.ArgumentParser) -> None:
-    from ppmn.config import PRESETS
+    from ppmn.presets import PRESETS
 
     which = sub.add_mutually_exclusive_group()
     which.add_argument("--preset", choices=PRESETS, default="released", help="a configuration")
@@ -185,9 +185,9 @@ def _profile(sub: argparse.ArgumentParser) -> None:
 
 def profile(args: argparse.Namespace) -> None:
     from ppmn import profile as cost
-    from ppmn.config import PRESETS
     from ppmn.model.network import PPMN
     from ppmn.model.weights import model_folder
+    from ppmn.presets import PRESETS
 
     if min(args.phrases, args.pieces) < 1:
         raise InputError(f"{args.phrases} phrases and {args.pieces} word pieces; there must be one of each")
@@ -195,7 +195,7 @@ def profile(args: argparse.Namespace) -> None:
         model = PPMN.from_pretrained(model_folder(args.model)).to("meta")
         config, encoder, bert = model.config, model.image_encoder, model.text_encoder.bert
     else:
-        config = PRESETS[args.preset]()
+        config = PRESETS[args.preset]().model
         encoder, bert = cost.shapes(config)
     rows = cost.profile(config, encoder, bert, args.size, args.phrases, args.pieces)
     print(f"{args.size[0]} x {args.size[1]} pixels, {args.phrases} rows, {args.pieces} word pieces")

@@ -116,9 +116,6 @@ def dagger() -> ModelConfig:
     return ModelConfig(image=ImageConfig(form="torchvision"), count_padding=False)
 
 
-PRESETS = {"released": released, "paper": paper, "dagger": dagger}
-
-
 def from_dict(kind: type, raw: Any, where: str) -> Any:
     """A frozen dataclass from plain JSON, checked field by field."""
     if not isinstance(raw, dict):

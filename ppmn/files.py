@@ -13,7 +13,11 @@ def replacing(file: Path) -> Iterator[Path]:
     """A file beside `file` to write to; it takes its place when all went well, and is gone otherwise."""
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+        mode = part.stat().st_mode  # what the user's mask allows; some writers keep a file to its owner
         yield part
+        part.chmod(mode)
         part.replace(file)
     except OSError as error:
         raise InputError(f"{file} cannot be written ({error})") from error

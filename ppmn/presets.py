@@ -78,8 +78,7 @@ def released() -> TrainConfig:
 
 def dagger() -> TrainConfig:
     """PPMN with a dagger: an ImageNet backbone, all of it trained."""
-    model = ModelConfig(image=ImageConfig(form="torchvision"), count_padding=False)
-    return TrainConfig(model=model, lr_image=1e-5)
+    return TrainConfig(model=models.dagger(), lr_image=1e-5)
 
 
 def scenes() -> TrainConfig:

@@ -22,6 +22,7 @@ from ppmn.data.phrasing import MANNER, Mention, Noun, Piece, unfold
 from ppmn.data.regions import PLACES, regions
 from ppmn.data.words import Lexicon
 from ppmn.errors import InputError
+from ppmn.files import replacing
 
 GROUNDED, SPREAD = 5.6, 2.0  # grounded nouns a narrative is planned with; some photos have fewer
 FRAMES, SEEING, OPENINGS, PLAIN = (MANNER[k] for k in ("frames", "seeing", "openings", "plain"))
@@ -268,10 +269,5 @@ def narrate_split(
 
 def write_json(file: Path, content: Any) -> None:
     """Whole or not at all."""
-    part = file.with_name(file.name + ".part")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(file) as part:
         part.write_text(json.dumps(content), encoding="utf-8")
-        part.replace(file)
-    except OSError as error:
-        raise InputError(f"{file} cannot be written ({error})") from error

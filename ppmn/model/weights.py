@@ -5,10 +5,8 @@ holds only the tensors that differ, and `config.json` the sha256 of the file tha
 """
 
 import hashlib
-import os
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from ppmn.config import ModelConfig
 from ppmn.errors import InputError
+from ppmn.files import replacing
 from ppmn.model import dinov2
 from ppmn.model.dinov2 import Dinov2FPN
 from ppmn.model.image import ResNetFPN
@@ -194,17 +193,3 @@ def sha256(file: Path) -> str:
             return hashlib.file_digest(stream, "sha256").hexdigest()
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror})") from error
-
-
-@contextmanager
-def replacing(file: Path) -> Iterator[Path]:
-    """A name to write to, which becomes `file` once all is written."""
-    part = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        part.touch()
-        mode = part.stat().st_mode  # what the user's mask allows; safetensors would keep it to the owner
-        yield part
-        part.chmod(mode)
-        part.replace(file)
-    finally:
-        part.unlink(missing_ok=True)
