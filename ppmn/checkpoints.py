@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -80,8 +81,22 @@ class RunFolder:
         return read(file) if file.is_file() else None
 
     def log(self, line: Mapping[str, Any]) -> None:
+        """One JSON line, and the same as curves where TensorBoard is installed."""
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
+        if self.board is not None:
+            values = {**line, **{f"validation/{k}": v for k, v in line.get("validation", {}).items()}}
+            for name, value in values.items():
+                if isinstance(value, float):
+                    self.board.add_scalar(name, value, line["total"])
+
+    @cached_property
+    def board(self) -> Any:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(str(self.folder / "tensorboard"))
 
     def rewind_log(self, progress: Progress) -> None:
         """Forget the lines of steps and evaluations that will be done again."""

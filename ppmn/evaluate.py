@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from PIL import Image
@@ -276,7 +277,7 @@ def process_group() -> Iterator[bool]:
     """Join the processes that torchrun started, if it did; says whether this is the one that speaks."""
     started = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
     if started:
-        dist.init_process_group("gloo")
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     try:
         yield not dist.is_initialized() or dist.get_rank() == 0
     finally:

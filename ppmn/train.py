@@ -81,6 +81,12 @@ def train(
 ) -> None:
     """Train a network as `config` says and leave it in `out`; a run that was stopped goes on."""
     world, folder = World.here(), RunFolder(out)
+    if config.precision == "bfloat16" and not (
+        world.device.type == "cuda" and torch.cuda.is_bf16_supported()
+    ):
+        raise InputError(
+            "precision is bfloat16, which needs a GPU that computes in it; set precision=float32"
+        )
     threads = folder.threads() or torch.get_num_threads()
     torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
@@ -88,8 +94,9 @@ def train(
     sources = open_sources(data)
     if not dry_run and world.rank == 0:
         fingerprints = {source.name: source.fingerprint for source in sources}
-        about = {"config": asdict(config), "data": fingerprints, "threads": threads, "processes": world.size}
-        folder.claim(about)
+        begun = weights.sha256(init / weights.WEIGHTS) if init else ""
+        about = {"threads": threads, "processes": world.size, "init": begun, "data": fingerprints}
+        folder.claim({**about, "config": asdict(config)})
     data_set = TrainingSet(sources, config, model, open_caches(config, cache, model, sources))
     run = Run(config, world, model.to(world.device), data_set, folder, skip_bad)
     if dry_run:
@@ -310,9 +317,12 @@ class Run:
             sheet = self.folder.folder / f"epoch-{self.progress.epoch:03}.png"
             score = validate(self.model, held, sheet if self.world.rank == 0 else None)
             if self.world.rank == 0:
-                self.folder.log(
-                    {"total": self.progress.total, "epoch": self.progress.epoch, "validation": score}
+                about = {"total": self.progress.total, "epoch": self.progress.epoch}
+                self.folder.log({**about, "validation": score})
+                figures = ", ".join(
+                    f"{name} {value:.1f}" for name, value in score.items() if value is not None
                 )
+                print(f"epoch {self.progress.epoch}: Average Recall (full) {figures}; shown in {sheet.name}")
             overall = score["overall"] or 0.0
             if overall > self.progress.best:
                 self.progress.best = overall

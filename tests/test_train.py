@@ -104,6 +104,7 @@ def test_a_run_leaves_a_network_its_log_and_its_sheets(scenes: Path, text: Path,
     assert (out / "epoch-001.png").stat().st_size > 1000
     assert json.loads((out / "train.json").read_text())["config"]["model"]["image"]["width"] == 8
     assert len(list((out / "checkpoints").iterdir())) == 2
+    assert list((out / "tensorboard").iterdir())
 
 
 def kill_now_and_then(command: list[str], out: Path, kills: int, environment: dict[str, str]) -> None:
@@ -252,6 +253,7 @@ def test_a_bad_photo_is_named_counted_and_fatal(
         (["--epochs", "0"], "epochs is 0"),
         (["--set", "validation=0.9999999"], "empty"),
         (["--set", "lr_image=0"], "frozen"),
+        (["--set", "precision=bfloat16"], "bfloat16"),
         (["--data", "nowhere"], "nowhere"),
         (["--init", "nowhere"], "nowhere"),
         (["--preset", "papr"], "papr"),
