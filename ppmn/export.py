@@ -67,37 +67,41 @@ def export_onnx(model: PPMN, folder: Path) -> list[Path]:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise InputError("the ONNX packages are not installed: pip install 'ppmn[onnx]'") from error
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be made ({error.strerror})") from error
     files = [folder / "image.onnx", folder / "phrases.onnx", folder / "onnx.json"]
     model = model.cpu().eval()
-    multiple = model.image_encoder.padded(1, 1)[0]
-    photo, size = torch.rand(3, 6 * multiple, 7 * multiple) * 255, torch.tensor([5 * multiple, 6 * multiple])
-    rows, columns = torch.export.Dim("rows", min=1), torch.export.Dim("columns", min=1)
-    names = [f"pixels_{index}" for index in range(model.config.rounds + 1)]
-    _write(
-        ImageSide(model),
-        (photo, size),
-        {"photo": {1: multiple * rows, 2: multiple * columns}, "size": None},
-        (["photo", "size"], names),
-        files[0],
-    )
-    with torch.no_grad():
-        pixels = ImageSide(model)(photo, size)
-    height, width = torch.export.Dim("height", min=1), torch.export.Dim("width", min=1)
-    outputs = ["maps", "indices"][: 1 + bool(model.config.rounds and model.config.pixels)]
-    _write(
-        PhraseSide(model),
-        (torch.randn(5, model.text_encoder.channels), pixels),
-        {
-            "vectors": {0: torch.export.Dim("queries", min=1)},
-            "pixels": tuple({2: height, 3: width} for _ in pixels),
-        },
-        (["vectors", *names], outputs),
-        files[1],
-    )
+    pixels = export_image(model, files[0])
+    export_phrases(model, pixels, files[1])
     with replacing(files[2]) as part:
-        part.write_text(json.dumps(_description(model, multiple), indent=2) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(_description(model), indent=2) + "\n", encoding="utf-8")
     return files
+
+
+def export_image(model: PPMN, file: Path) -> tuple[Tensor, ...]:
+    """Write the image side; returns the pixels of the photo it was traced with."""
+    cell, side = model.image_encoder.padded(1, 1)[0], ImageSide(model)
+    photo, size = torch.rand(3, 6 * cell, 7 * cell) * 255, torch.tensor([5 * cell, 6 * cell])
+    rows, columns = torch.export.Dim("rows", min=1), torch.export.Dim("columns", min=1)
+    shapes = {"photo": {1: cell * rows, 2: cell * columns}, "size": None}
+    _write(side, (photo, size), shapes, (["photo", "size"], _names(model)), file)
+    with torch.no_grad():
+        return side(photo, size)
+
+
+def export_phrases(model: PPMN, pixels: tuple[Tensor, ...], file: Path) -> None:
+    """Write the phrase side."""
+    queries, height, width = (torch.export.Dim(name, min=1) for name in ("queries", "height", "width"))
+    shapes = {"vectors": {0: queries}, "pixels": tuple({2: height, 3: width} for _ in pixels)}
+    inputs = (torch.randn(5, model.text_encoder.channels), pixels)
+    outputs = ["maps", "indices"] if model.config.rounds and model.config.pixels else ["maps"]
+    _write(PhraseSide(model), inputs, shapes, (["vectors", *_names(model)], outputs), file)
+
+
+def _names(model: PPMN) -> list[str]:
+    return [f"pixels_{index}" for index in range(model.config.rounds + 1)]
 
 
 def _write(
@@ -121,12 +125,24 @@ def _write(
             verbose=False,
         )
     assert program is not None
+    free = sum(
+        not isinstance(dim, int) for tensor in program.model.graph.inputs for dim in tensor.shape or ()
+    )
+    wanted = sum(len(dims) for shape in shapes.values() for dims in _each(shape))
+    if free != wanted:  # the exporter falls back to fixed sizes without a word
+        raise RuntimeError(
+            f"{file.name} would leave {free} sizes free, not {wanted}: one was fixed in tracing"
+        )
     with replacing(file) as part:
         program.save(part)
 
 
-def _description(model: PPMN, multiple: int) -> dict[str, Any]:
-    config = model.config
+def _each(shape: Any) -> tuple[dict[int, Any], ...]:
+    return shape if isinstance(shape, tuple) else (shape or {},)
+
+
+def _description(model: PPMN) -> dict[str, Any]:
+    config, multiple = model.config, model.image_encoder.padded(1, 1)[0]
     return {
         "photo": f"float32 (3, H, W), RGB from 0 to 255; H and W multiples of {multiple}, the photo in the "
         f"upper left, its shorter side {config.image.short} unless the longer would pass {config.image.long}",

@@ -11,9 +11,10 @@ from PIL import Image
 
 from ppmn.cli import main
 from ppmn.errors import InputError
-from ppmn.export import export_onnx
+from ppmn.export import export_onnx, export_phrases
 from ppmn.grounder import Grounder
 from ppmn.model.lcpa import blur
+from ppmn.model.network import Pixels
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -48,20 +49,37 @@ def test_onnx_equals_torch(exported: tuple[Grounder, Path], width: int, height: 
     named = {f"pixels_{index}": p for index, p in enumerate(pixels)}
     H, indices = phrases.run(None, {"vectors": vectors.numpy(), **named})
 
-    certain = clear_cuts(maps.H[:-1])
+    certain = clear_cuts(maps.H[:-1], PIXELS)
     assert certain.any() and indices.shape == (2, words, PIXELS)
     ours, theirs = torch.stack(maps.H).sigmoid()[:, certain], torch.from_numpy(H).sigmoid()[:, certain]
     assert (ours - theirs).abs().max() < 1e-3
 
 
-def clear_cuts(H: list[torch.Tensor]) -> torch.Tensor:
+def clear_cuts(H: list[torch.Tensor], S: int) -> torch.Tensor:
     """Rows in which the last pixel taken and the first left out differ by more than rounding, every round."""
     certain = torch.ones(len(H[0]), dtype=torch.bool)
     for h in H:
         scores = blur(h).flatten(1).sort(1, descending=True).values
-        if scores.shape[1] > PIXELS:
-            certain &= scores[:, PIXELS - 1] - scores[:, PIXELS] > 1e-4
+        if scores.shape[1] > S:
+            certain &= scores[:, S - 1] - scores[:, S] > 1e-4
     return certain
+
+
+@pytest.mark.parametrize("changes", [{"aggregation": "mutan"}, {"aggregation": "sk", "wiring": "paper"}])
+def test_what_people_ablate_is_exported_for_any_number_of_phrases(
+    tmp_path: Path, changes: dict[str, str]
+) -> None:
+    model = small_ppmn(bert_folder(tmp_path / "bert"), **changes)
+    export_phrases(model, tuple(torch.randn(1, 32, 24, 28) for _ in range(3)), tmp_path / "phrases.onnx")
+    pixels, vectors = torch.randn(3, 1, 32, 9, 14), torch.randn(11, 32)
+    with torch.inference_mode():
+        maps = model.head.ground(Pixels(tuple(pixels)), vectors, [11])
+    named = {f"pixels_{index}": p.numpy() for index, p in enumerate(pixels)}
+    run = ort.InferenceSession(tmp_path / "phrases.onnx").run
+    H = torch.from_numpy(run(None, {"vectors": vectors.numpy(), **named})[0])
+    certain = clear_cuts(maps.H[:-1], model.config.pixels)
+    assert certain.any()
+    assert (torch.stack(maps.H).sigmoid() - H.sigmoid())[:, certain].abs().max() < 1e-3
 
 
 def test_the_description_names_what_goes_in(exported: tuple[Grounder, Path]) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from models import bert_folder, small_ppmn
 from PIL import Image, ImageDraw
 from pycocotools.coco import COCO
+from tiny import write_data
 
 import ppmn
 from ppmn.cli import main
@@ -276,7 +277,17 @@ def test_grounder_is_a_predictor(grounder: Grounder) -> None:
     released = list(predictor.predict(photo, caption, spans, "released"))
     rows, columns = found[0].frame.grid
     assert [r.shape for r in released] == [(2 * rows, 2 * columns)] * 2
+    assert list(predictor.predict(photo, caption, [], "full")) == []
     assert predictor.sides == (64, 128) and predictor.threshold == 0.5 and predictor.name == "model"
+
+
+def test_a_saved_model_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_data(tmp_path / "data")
+    out = tmp_path / "run.json"
+    assert main(["evaluate", "--model", str(folder), "--data", f"{root}:val2017", "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["phrases"]["overall"] == 3
+    released = ["evaluate", "--model", str(folder), "--data", str(root), "--protocol", "released"]
+    assert main(released) == 2 and "800/1333" in capsys.readouterr().err
 
 
 def test_the_shipped_model_is_asked_for_by_name_and_missed_in_a_sentence() -> None:

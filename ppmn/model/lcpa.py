@@ -145,7 +145,7 @@ class MUTAN(nn.Module):
         q = self.query(R).tanh()
         u = self.visual(mean_pixel(pixels, missing)).tanh()
         ranks = self.query_ranks(q) * self.visual_ranks(u)  # (M, 10 C)
-        return R + self.out(ranks.view(len(R), self.RANK, R.shape[1]).sum(1))
+        return R + self.out(ranks.unflatten(1, (self.RANK, R.shape[1])).sum(1))
 
 
 class SK(nn.Module):
