@@ -43,6 +43,7 @@ def ablate(
     out: Path,
     seeds: Sequence[int],
     values: Sequence[str] = (),
+    init: Path | None = None,
 ) -> None:
     """Train and measure every cell of a table; cells that are done are not done again."""
     table = TABLES[name]
@@ -53,7 +54,7 @@ def ablate(
             changed = override(changed, field, text)
         for seed in seeds:
             folder = out / f"{name}-{value}-seed{seed}"
-            scores = cell(override(changed, "seed", str(seed)), data, test, folder)
+            scores = cell(override(changed, "seed", str(seed)), data, test, folder, init)
             cells.setdefault(value, []).append(scores)
     text = markdown(table.title, cells)
     with replacing(out / f"{name}.md") as part:
@@ -63,11 +64,13 @@ def ablate(
     print(f"in {out / f'{name}.md'} and {out / f'{name}.png'}")
 
 
-def cell(config: TrainConfig, data: Sequence[str], test: Sequence[str], folder: Path) -> Scores:
+def cell(
+    config: TrainConfig, data: Sequence[str], test: Sequence[str], folder: Path, init: Path | None
+) -> Scores:
     """One run, trained and measured with protocol `full`; a run that was stopped goes on."""
     file = folder / "scores.json"
     if not file.is_file():
-        train(config, data, folder)
+        train(config, data, folder, init)
         grounder = Grounder(weights.load(folder), name=folder.name)
         scores = evaluate(model_answers(grounder), open_sources(test)).metric.compute()
         with replacing(file) as part:

@@ -212,7 +212,6 @@ def _size(text: str) -> tuple[int, int]:
 def _train(sub: argparse.ArgumentParser) -> None:
     _training(sub)
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="the run's folder")
-    sub.add_argument("--init", metavar="MODEL", help="a model's name or folder to begin with")
     sub.add_argument("--cache", type=Path, metavar="DIR", help="keep what frozen encoders make")
     sub.add_argument("--skip-bad", type=int, default=0, metavar="N", help="go on without up to N photos")
     sub.add_argument(
@@ -226,6 +225,7 @@ def _training(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help="repeatable"
     )
+    sub.add_argument("--init", metavar="MODEL", help="a model's name or folder whose encoders to begin with")
     sub.add_argument("--epochs", type=int)
     sub.add_argument("--batch", type=int)
     sub.add_argument("--seed", type=int)
@@ -251,11 +251,16 @@ def _ablate(sub: argparse.ArgumentParser) -> None:
 
 
 def training_config(args: argparse.Namespace) -> Any:
+    from dataclasses import replace
+
+    from ppmn.model.weights import model_folder, read_config
     from ppmn.presets import PRESETS, override
 
     if args.preset not in PRESETS:
         raise InputError(f"there is no preset {args.preset!r}; there are {', '.join(PRESETS)}")
     config = PRESETS[args.preset]()
+    if args.init:
+        config = replace(config, model=read_config(model_folder(args.init)))
     short = {name: getattr(args, name) for name in ("epochs", "batch", "seed")}
     fields = [f"{name}={value}" for name, value in short.items() if value is not None]
     for text in [*fields, *args.set]:
@@ -279,8 +284,10 @@ def train(args: argparse.Namespace) -> None:
 
 def ablate(args: argparse.Namespace) -> None:
     from ppmn.ablate import ablate
+    from ppmn.model.weights import model_folder
 
-    ablate(args.table, training_config(args), args.data, args.test, args.out, args.seeds, args.values)
+    config, init = training_config(args), model_folder(args.init) if args.init else None
+    ablate(args.table, config, args.data, args.test, args.out, args.seeds, args.values, init)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

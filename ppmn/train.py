@@ -13,7 +13,7 @@ import resource
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
 from ppmn.checkpoints import Progress, RunFolder
+from ppmn.config import ModelConfig
 from ppmn.data.batches import (
     Bad,
     Item,
@@ -79,7 +80,10 @@ def train(
     skip_bad: int = 0,
     dry_run: bool = False,
 ) -> None:
-    """Train a network as `config` says and leave it in `out`; a run that was stopped goes on."""
+    """Train a network as `config` says and leave it in `out`; a run that was stopped goes on.
+
+    With `init`, `config.model` begins with `weights.read_config(init)`, whatever of it is then changed.
+    """
     world, folder = World.here(), RunFolder(out)
     if config.precision == "bfloat16" and not (
         world.device.type == "cuda" and torch.cuda.is_bf16_supported()
@@ -90,7 +94,7 @@ def train(
     threads = folder.threads() or torch.get_num_threads()
     torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
-    model, config = start(config, init)
+    model = start(config, init)
     sources = open_sources(data)
     if not dry_run and world.rank == 0:
         fingerprints = {source.name: source.fingerprint for source in sources}
@@ -109,11 +113,10 @@ def train(
     run.go(validation(sources, config))
 
 
-def start(config: TrainConfig, init: Path | None) -> tuple[PPMN, TrainConfig]:
+def start(config: TrainConfig, init: Path | None) -> PPMN:
     """The network to begin with, fresh or another's; frozen parts take no gradient."""
     if init is not None:
-        model = weights.load(init)
-        config = replace(config, model=model.config)
+        model = adapted(weights.load(init), config.model)
     elif config.lr_image == 0 and "image" not in weights.bases(config.model):
         raise InputError("the image encoder is frozen (lr_image is 0): give --init a model that has one")
     else:
@@ -125,7 +128,21 @@ def start(config: TrainConfig, init: Path | None) -> tuple[PPMN, TrainConfig]:
     if config.model.supervised_rounds == "printed":  # no loss reaches the last round
         model.head.rounds[-1].requires_grad_(False)
         model.head.project_pixels[-1].requires_grad_(False)
-    return model, config
+    return model
+
+
+def adapted(model: PPMN, config: ModelConfig) -> PPMN:
+    """A model under another configuration: its encoders, and of its head the tensors that still fit."""
+    if model.config == config:
+        return model
+    changed = PPMN(weights.image_encoder(config), model.text_encoder, config)
+    changed.text_encoder.query = config.query
+    weights.fit(changed.image_encoder, model.image_encoder.state_dict(), "the model given to --init")
+    own = changed.head.state_dict()
+    kept = {n: t for n, t in model.head.state_dict().items() if n in own and own[n].shape == t.shape}
+    changed.head.load_state_dict(kept, strict=False)
+    print(f"{len(own) - len(kept)} of the head's {len(own)} tensors start fresh")
+    return changed
 
 
 def validation(sources: Sequence[Source], config: TrainConfig) -> dict[str, list[Narrative]]:
@@ -150,7 +167,7 @@ class Run:
         folder: RunFolder,
         skip_bad: int = 0,
     ) -> None:
-        model.to(memory_format=torch.channels_last)  # a sixth faster on a CPU
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a sixth faster on a CPU
         self.config, self.world, self.model, self.data = config, world, model, data
         self.folder, self.skip_bad, self.progress = folder, skip_bad, Progress()
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}

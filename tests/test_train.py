@@ -81,7 +81,7 @@ def tiny(text: Path, **changes: object) -> TrainConfig:
 
 def a_run(config: TrainConfig, scenes: Path, folder: Path, caches: Caches | None = None) -> Run:
     torch.manual_seed(0)
-    model, config = start(config, None)
+    model = start(config, None)
     data = TrainingSet(open_sources([str(scenes)]), config, model, caches or Caches())
     return Run(config, World.here(), model, data, RunFolder(folder))
 
@@ -169,7 +169,7 @@ def follow(rank: int, world: int, scenes: Path, text: Path, folder: Path, change
     torch.set_num_threads(1)
     config = tiny(text, lr_text=1e-4, **changes)
     torch.manual_seed(0)
-    model, config = start(config, None)
+    model = start(config, None)
     data = TrainingSet(open_sources([str(scenes)]), config, model.double(), Caches())
     run = Run(config, World.here(), model, data, RunFolder(folder))
     for step in range(20):
@@ -287,6 +287,9 @@ def test_another_network_can_be_fine_tuned(scenes: Path, text: Path, tmp_path: P
     image = [n for n in first if n.startswith("image_encoder.")]
     assert image and all(torch.equal(first[n], second[n]) for n in image)
     assert any(not torch.equal(first[n], second[n]) for n in first)
+    deeper = (*more, "--set", "model.rounds=2")
+    assert main(arguments(scenes, text, tmp_path / "third", *deeper)) == 0
+    assert weights.load(tmp_path / "third").config.rounds == 2
 
 
 def test_a_dry_run_estimates_and_writes_nothing(
@@ -299,7 +302,7 @@ def test_a_dry_run_estimates_and_writes_nothing(
 
 
 def frozen(text: Path, init: Path, **changes: object) -> TrainConfig:
-    return replace(tiny(text, lr_image=0.0, **changes), model=weights.load(init).config)
+    return replace(tiny(text, lr_image=0.0, **changes), model=weights.read_config(init))
 
 
 @pytest.fixture(scope="module")
@@ -310,7 +313,7 @@ def trained(scenes: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def cached_run(config: TrainConfig, init: Path, scenes: Path, folder: Path, cache: Path | None) -> Run:
-    model, config = start(config, init)
+    model = start(config, init)
     sources = open_sources([str(scenes)])
     data = TrainingSet(sources, config, model, open_caches(config, cache, model, sources))
     return Run(config, World.here(), model, data, RunFolder(folder))
@@ -376,7 +379,7 @@ def test_a_full_disk_leaves_no_half_entry(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_every_sample_is_seen_as_often_as_its_source_says(scenes: Path, text: Path, tmp_path: Path) -> None:
     config = tiny(text)
-    model, _ = start(config, None)
+    model = start(config, None)
     halves = TrainingSet(open_sources([f"{scenes}=0.5"]), config, model, Caches())
     twice = TrainingSet(open_sources([f"{scenes}=2"]), config, model, Caches())
     assert sorted(n for b in epoch_batches(twice, 0, 4) for n in b) == sorted([*range(24), *range(24)])
@@ -391,7 +394,7 @@ def test_photos_without_narratives_are_told_anew_and_held_out_by_name(
     shutil.copytree(scenes, bare)
     (bare / "annotations" / "png_coco_train.json").unlink()
     config = tiny(text, augment=Augment(flip=True, crop=0.6, colour=0.2), absent=1, validation=0.3)
-    model, _ = start(config, None)
+    model = start(config, None)
     data = TrainingSet(open_sources([str(bare)]), config, model, Caches())
     first, again, later = data[(0, 0)], data[(0, 0)], data[(1, 0)]
     assert isinstance(first, Item) and isinstance(again, Item) and isinstance(later, Item)

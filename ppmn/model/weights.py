@@ -61,6 +61,7 @@ def text_encoder(config: ModelConfig, weights: bool = True) -> nn.Module:
 
 
 ENCODERS = {"image": image_encoder, "text": text_encoder}
+BASE_NAMES = {"image": "image_encoder.vit.", "text": "text_encoder."}  # of what base weights fill
 
 
 def bases(config: ModelConfig) -> dict[str, Path]:
@@ -112,9 +113,17 @@ def own_tensors(model: PPMN) -> dict[str, Tensor]:
     return state
 
 
+def read_config(folder: Path) -> ModelConfig:
+    """A model folder's configuration; a text encoder of its own is found inside of the folder."""
+    config = ModelConfig.load(folder / CONFIG)
+    if "text" in bases(config):
+        return config
+    return replace(config, text=replace(config.text, source=str(own_text(folder, config))))
+
+
 def load(folder: Path) -> PPMN:
     """Read a model folder, on the CPU, for inference; what does not fit is refused by name."""
-    config = ModelConfig.load(folder / CONFIG)
+    config = read_config(folder)
     installed = bases(config)
     for part, file in installed.items():
         recorded, found = getattr(config, part).sha256, sha256(file)
@@ -122,11 +131,9 @@ def load(folder: Path) -> PPMN:
             raise InputError(
                 f"{folder} was saved with {part} weights of sha256 {recorded}, but {file} has {found}"
             )
-    if "text" not in installed:
-        config = replace(config, text=replace(config.text, source=str(own_text(folder, config))))
     with Undrawn():
         model = PPMN(image_encoder(config), text_encoder(config, weights="text" in installed), config)
-    fit(model, read(folder / WEIGHTS), str(folder / WEIGHTS), tuple(f"{part}_encoder." for part in installed))
+    fit(model, read(folder / WEIGHTS), str(folder / WEIGHTS), tuple(BASE_NAMES[part] for part in installed))
     return model.eval()
 
 
