@@ -19,6 +19,7 @@ def parser() -> argparse.ArgumentParser:
     _export(commands.add_parser("export", help="write a model as ONNX graphs"))
     _evaluate(commands.add_parser("evaluate", help="measure a model, or files of predictions"))
     _convert(commands.add_parser("convert", help="bring released weights into a model folder"))
+    _serve(commands.add_parser("serve", help="open a page to ground captions on photos"))
     _profile(commands.add_parser("profile", help="count parameters and multiply-adds by part"))
 
     _train(commands.add_parser("train", help="train a network, or go on with a run"))
@@ -97,6 +98,35 @@ def ground(args: argparse.Namespace) -> int:
         args.caption,
         Options(args.model, args.device, args.threshold, args.output, formats, args.boxes, args.all),
     )
+
+
+def _serve(sub: argparse.ArgumentParser) -> None:
+    from dataclasses import fields
+
+    from ppmn.serve.limits import Limits
+
+    sub.add_argument("--model", default="compact", help="a model's name or folder")
+    sub.add_argument("--device", help="cpu, cuda; default: the GPU where there is one")
+    sub.add_argument("--host", default="127.0.0.1", help="default: this machine only")
+    sub.add_argument("--port", type=int, default=8000, metavar="N", help="0 takes any that is free")
+    sub.add_argument("--token", metavar="T", help="what a client must show")
+    for limit in fields(Limits):
+        text = f"{limit.metadata['meaning']} (default: {limit.default:,})"
+        sub.add_argument(f"--max-{limit.name}", type=int, default=limit.default, metavar="N", help=text)
+    sub.set_defaults(run=serve)
+
+
+def serve(args: argparse.Namespace) -> None:
+    from dataclasses import fields
+
+    from ppmn.serve.limits import Limits
+
+    limits = Limits(**{limit.name: getattr(args, f"max_{limit.name}") for limit in fields(Limits)})
+    try:
+        from ppmn.serve.run import serve as run
+    except ImportError as error:
+        raise InputError(f"{error.name} is not installed: pip install 'ppmn[serve]'") from error
+    run(args.model, args.device, args.host, args.port, args.token, limits)
 
 
 def _export(sub: argparse.ArgumentParser) -> None:

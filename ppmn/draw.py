@@ -30,14 +30,20 @@ def colour(number: int) -> tuple[int, int, int]:
     return int(code[1:3], 16), int(code[3:5], 16), int(code[5:7], 16)
 
 
-def overlay(grounding: Grounding, side: int | None = None, boxes: bool = False) -> Image.Image:
+def overlay(
+    grounding: Grounding,
+    side: int | None = None,
+    boxes: bool = False,
+    opacity: float = OPACITY,
+    outline: bool = True,
+) -> Image.Image:
     """Large masks below small ones, each outlined and with its number and words where it responds most."""
     photo = reduced(grounding.photo, side)
     frames = [p.frame.resized(photo.height, photo.width) for p in grounding]
     canvas = np.array(photo)
     order = sorted(range(len(grounding)), key=lambda n: -int((grounding[n].map > grounding.threshold).sum()))
     for number in [] if boxes else order:
-        paint(canvas, grounding[number], frames[number], colour(number))
+        paint(canvas, grounding[number], frames[number], colour(number), opacity, outline)
     picture = Image.fromarray(canvas)
     size = max(11, min(photo.size) // 32)
     taken: list[tuple[int, int, int, int]] = []
@@ -65,7 +71,12 @@ def reduced(photo: Image.Image, side: int | None) -> Image.Image:
 
 
 def paint(
-    canvas: NDArray[np.uint8], phrase: PhraseGrounding, frame: Frame, rgb: tuple[int, int, int]
+    canvas: NDArray[np.uint8],
+    phrase: PhraseGrounding,
+    frame: Frame,
+    rgb: tuple[int, int, int],
+    opacity: float = OPACITY,
+    outline: bool = True,
 ) -> None:
     """Tint a mask and draw its outline."""
     mask = frame.mask(phrase.map, phrase.threshold)
@@ -79,8 +90,9 @@ def paint(
     )
     for row in np.flatnonzero(mask.any(1)):
         within, inside = canvas[row], mask[row]
-        within[inside] = (within[inside] * (1 - OPACITY) + np.array(rgb) * OPACITY).astype(np.uint8)
-        within[inside & ~inner[row]] = rgb
+        within[inside] = (within[inside] * (1 - opacity) + np.array(rgb) * opacity).astype(np.uint8)
+        if outline:
+            within[inside & ~inner[row]] = rgb
 
 
 def peak(phrase: PhraseGrounding, frame: Frame) -> tuple[int, int]:
