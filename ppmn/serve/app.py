@@ -71,7 +71,6 @@ def create_app(
     )
     app.add_middleware(Guard, limits=limits, host=host, token=token, seen=_observer(metrics))
     _errors(app)
-    _pages(app, metrics)
     _api(app, service, model, words)
 
     @app.get("/api/about", responses=WRONG)
@@ -87,6 +86,7 @@ def create_app(
             samples=list(samples()),
         )
 
+    _pages(app, metrics)
     return app
 
 

@@ -78,7 +78,7 @@ class Guard:
             return problem(403, "another site's page may not use this server")
         if self.token and path not in OPEN and not path.startswith("/static/"):
             given = headers.get("authorization", "").removeprefix("Bearer ")
-            if not hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
+            if not hmac.compare_digest(given.encode(), self.token.encode()):
                 return problem(401, "this server asks for its token", {"WWW-Authenticate": "Bearer"})
         length = headers.get("content-length", "0")
         if not length.isdecimal() or int(length) > self._most(path):

@@ -16,7 +16,7 @@ class Limits:
     upload: int = _limit(40, "megabytes of a photo's file")
     pixels: int = _limit(120, "millions of pixels of a photo")
     caption: int = _limit(20_000, "characters of a caption")
-    phrases: int = _limit(500, "phrases of a caption")
+    phrases: int = _limit(1000, "phrases of a caption")
     seconds: int = _limit(60, "seconds that a request may take, waiting included")
     queue: int = _limit(32, "requests that may wait; more are told to come again")
     looks: int = _limit(32, "photos that are kept")

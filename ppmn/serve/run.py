@@ -1,5 +1,6 @@
 """`ppmn serve`: load the model, take the port, serve until interrupted."""
 
+import re
 import socket
 from urllib.parse import quote
 
@@ -13,8 +14,8 @@ from ppmn.serve.limits import Limits
 
 
 def serve(model: str, device: str | None, host: str, port: int, token: str | None, limits: Limits) -> None:
-    if token == "":
-        raise InputError("the token is empty; leave --token out to ask for none")
+    if token is not None and not re.fullmatch("[!-~]+", token):
+        raise InputError(f"the token {token!r} must be of ASCII letters, digits and signs without spaces")
     listening = _listen(host, port)
     app = create_app(load(model, device), limits, host, token)
     name, number = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
