@@ -1,6 +1,6 @@
 // Photo in, look; caption in, grounding: what is asked of the server, and what becomes of the answer.
 import { ask, post } from "./api.js";
-import { byId, changed, say, state } from "./state.js";
+import { byId, changed, done, say, state } from "./state.js";
 import { plain, settled } from "./caption.js";
 import { unpack } from "./masks.js";
 import { place } from "./stage.js";
@@ -20,7 +20,7 @@ export async function open(file, sample = null) {
   say("Looking at the photo …", "busy");
   try {
     await show({ ...(await send(file)), file, sample });
-    say("");
+    done();
   } catch (error) {
     say(error.message, "bad");
   }

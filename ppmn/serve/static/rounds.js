@@ -1,5 +1,5 @@
 // The paper's Figure 5: how a phrase responds from round to round, and the pixels the next round looks at.
-import { byId, changed, colour, onChange, say, shown, state } from "./state.js";
+import { byId, changed, colour, done, onChange, say, shown, state } from "./state.js";
 import { post } from "./api.js";
 import { taps, unpack } from "./masks.js";
 import { request } from "./ground.js";
@@ -17,7 +17,7 @@ export async function wantRounds() {
   try {
     const answer = await (await post(`/api/looks/${state.photo.id}/ground`, { ...request(grounding), rounds: true })).json();
     grounding.rounds = answer.rounds.map(({ maps, pixels }) => ({ maps: maps.map(unpack), pixels }));
-    say("");
+    done();
     changed("rounds");
   } catch (error) {
     asked = null;

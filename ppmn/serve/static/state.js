@@ -39,3 +39,7 @@ export function say(sentence, kind = "") {
   byId("status").textContent = sentence;
   byId("status").className = kind;
 }
+// What was being done is done; what else was said meanwhile stays.
+export function done() {
+  if (byId("status").className === "busy") say("");
+}
