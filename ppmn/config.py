@@ -33,6 +33,8 @@ class ImageConfig:
     sha256: str = ""  # of the shipped DINOv2 weights, filled when saving
 
     def __post_init__(self) -> None:
+        if self.kind == "dinov2" and not (self.layers and all(1 <= layer <= 12 for layer in self.layers)):
+            raise InputError(f"layers is {self.layers}; DINOv2 has 1 to 12, and one is needed")
         for name in ("width", "channels", "short", "long"):
             if getattr(self, name) < 1:
                 raise InputError(

