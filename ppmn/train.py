@@ -125,6 +125,9 @@ def start(config: TrainConfig, init: Path | None) -> PPMN:
     if isinstance(model.image_encoder, Dinov2FPN):
         model.image_encoder.adapter.requires_grad_(True)
     model.text_encoder.requires_grad_(config.lr_text > 0)
+    if config.model.pixels == 0:  # nothing is aggregated
+        for refine in model.head.rounds:
+            refine.aggregate.requires_grad_(False)
     if config.model.supervised_rounds == "printed":  # no loss reaches the last round
         model.head.rounds[-1].requires_grad_(False)
         model.head.project_pixels[-1].requires_grad_(False)
