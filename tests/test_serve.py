@@ -3,8 +3,6 @@
 import base64
 import contextlib
 import io
-import subprocess
-import sys
 import threading
 import time
 import zipfile
@@ -20,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 from pycocotools import mask as coco_mask
-from serving import CAPTION, encoded, look, metric, photo, running, small_model
+from serving import CAPTION, command, encoded, look, metric, photo, running, small_model
 
 import ppmn
 from ppmn.cli import main
@@ -356,30 +354,11 @@ def test_no_request_that_the_document_allows_brings_the_server_down(client: http
 
 
 def test_the_command_serves_and_says_where(folder: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "ppmn.cli",
-        "serve",
-        "--model",
-        str(folder),
-        "--port",
-        "0",
-        "--token",
-        "t",
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        url = line.split(" at ")[1].split()[0]
+    with command(folder, "--token", "t") as url:
         assert url.startswith("http://127.0.0.1:") and url.endswith("/?token=t")
         headers = {"Authorization": "Bearer t"}
         about = httpx.get(url.replace("?token=t", "api/about"), headers=headers, timeout=30).json()
         assert about["model"] == "model"
-    finally:
-        process.terminate()
-        assert process.wait(20) in (0, -15)
 
 
 def test_bad_options_are_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

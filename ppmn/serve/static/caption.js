@@ -8,6 +8,7 @@ const letters = (text) => Array.from(text); // the server counts code points, no
 let found = []; // [start, end] of phrases that the server found
 export const edits = { added: [], removed: [] }; // [start, end] of phrases by hand
 let entered = false; // before that, the caret says nothing
+let complained = false; // of brackets, say, which the next letter may put right
 let timer = 0, pending = Promise.resolve(), asking = null;
 
 export const plain = (text) => (marked(text) ? text.replace(/[[\]]/g, "") : text);
@@ -54,10 +55,13 @@ async function find(text) {
     if (text !== state.text) return;
     const { raw } = places(text);
     found = answer.phrases.filter((phrase) => !phrase.empty).map((phrase) => raw(phrase.span));
-    if (byId("status").classList.contains("bad")) say("");
+    if (complained) say("");
+    complained = false;
     collect();
   } catch (error) {
-    if (error.name !== "AbortError" && text === state.text) say(error.message, "bad");
+    if (error.name === "AbortError" || text !== state.text) return;
+    complained = true;
+    say(error.message, "bad");
   }
 }
 

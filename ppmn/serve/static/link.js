@@ -3,8 +3,8 @@ import { edits } from "./caption.js";
 import { byId, onChange, say, state } from "./state.js";
 
 const spans = (list) => list.map(([start, end]) => `${start}-${end}`).join(",");
-const parsed = (text) => (text || "").split(",").map((pair) => pair.split("-").map(Number))
-  .filter(([start, end]) => Number.isInteger(start) && Number.isInteger(end) && start < end);
+const parsed = (text, most) => (text || "").split(",").map((pair) => pair.split("-").map(Number))
+  .filter(([start, end]) => Number.isInteger(start) && Number.isInteger(end) && start < end && end <= most);
 const share = (text, otherwise) => (text !== null && Number(text) >= 0 && Number(text) <= 1 ? Number(text) : otherwise);
 
 export function fragment() {
@@ -24,7 +24,8 @@ export function read() {
   state.view = fields.get("view") === "rounds" ? "rounds" : "masks";
   state.round = round !== null && /^\d+$/.test(round) ? Number(round) : null;
   const sample = state.about.samples.findIndex(({ name }) => name === fields.get("sample"));
-  return { caption: fields.get("caption") || "", added: parsed(fields.get("added")), removed: parsed(fields.get("removed")), sample };
+  const caption = fields.get("caption") || "", most = Array.from(caption).length;
+  return { caption, added: parsed(fields.get("added"), most), removed: parsed(fields.get("removed"), most), sample };
 }
 
 let timer = 0;
