@@ -97,9 +97,7 @@ def main() -> None:
         process.terminate()
         process.wait()
     print(f"plain loop: {loop:.2f} captions a second ({args.photos} photos, {args.captions} captions each)")
-    print(
-        f"the server, {args.clients} clients: {served:.2f} captions a second, {served / loop:.2f} of the loop"
-    )
+    print(f"server, {args.clients} clients: {served:.2f} captions a second, {served / loop:.2f} of the loop")
 
 
 if __name__ == "__main__":

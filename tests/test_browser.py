@@ -241,6 +241,7 @@ def test_samples_and_a_link_to_one(visitor: Visitor) -> None:
 
 def test_the_keyboard_is_enough(visitor: Visitor, file: Path) -> None:
     page = visitor.page
+    page.on("filechooser", lambda chooser: None)  # from now on it is ours to answer
 
     def tab_to(selector: str) -> None:
         for _ in range(60):
