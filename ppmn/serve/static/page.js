@@ -91,7 +91,8 @@ async function start() {
   const kept = sessionStorage.getItem("look");
   if (link.sample >= 0) await openSample(link.sample);
   else if (kept) await reopen(kept);
+  if (!state.photo || !link.caption || state.text !== link.caption) return; // nothing to bring back
   await settled();
-  if (state.photo && state.phrases.length) await ground();
+  if (state.phrases.length) await ground();
 }
 start().catch((error) => say(error.message, "bad"));
