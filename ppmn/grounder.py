@@ -217,7 +217,10 @@ class Grounder:
                 for phrase, response in zip(request.phrases, cut[-1], strict=True)
             )
             points = [tuple(frame.points(i[r], maps.H[0].shape[-1]) for r in rows[own]) for i in indices]
-            kept = tuple(Round(c, p) for c, p in zip(cut, [*points, ()], strict=False)) if rounds else ()
+            points += [()] * (
+                len(cut) - len(points)
+            )  # none lead on from the last map; with S = 0 from no map
+            kept = tuple(Round(c, p) for c, p in zip(cut, points, strict=True)) if rounds else ()
             found.append(
                 Grounding(photo, request.caption, answers, threshold, request.skipped, kept, name, self.name)
             )

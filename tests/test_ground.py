@@ -195,6 +195,12 @@ def test_rounds_are_kept_on_request(grounder: Grounder) -> None:
             assert 0 < len(points) <= S * words
             assert (points >= 0).all() and (points < (90, 60)).all()
     assert found.rounds[-1].pixels == ()
+
+
+def test_rounds_without_pixels_are_kept_too(tmp_path: Path) -> None:
+    grounder = Grounder(small_ppmn(bert_folder(tmp_path), pixels=0))
+    found = grounder.ground(picture(), CAPTION, rounds=True)
+    assert [step.pixels for step in found.rounds] == [()] * (grounder.model.config.rounds + 1)
     assert found.figure().width > 4 * 90
     with pytest.raises(InputError, match="rounds=True"):
         grounder.ground(picture(), CAPTION).figure()
