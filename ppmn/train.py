@@ -170,7 +170,6 @@ class Run:
         folder: RunFolder,
         skip_bad: int = 0,
     ) -> None:
-        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a sixth faster on a CPU
         self.config, self.world, self.model, self.data = config, world, model, data
         self.folder, self.skip_bad, self.progress = folder, skip_bad, Progress()
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
