@@ -138,14 +138,19 @@ def load(folder: Path) -> PPMN:
 
 
 class Undrawn(TorchFunctionMode):
-    """Leaves fresh tensors unfilled: all are overwritten, and drawing them took most of the time."""
+    """Zeros in place of drawn tensors: all are overwritten, and drawing them took most of the time.
+
+    Not whatever memory holds: a truncated normal is drawn again until it lies within its bounds.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         if getattr(func, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_"):
-            return args[0] if args else kwargs["tensor"]
+            tensor = args[0] if args else kwargs["tensor"]
+            tensor.detach().zero_()
+            return tensor
         return func(*args, **kwargs)
 
 
