@@ -44,6 +44,7 @@ def ablate(
     seeds: Sequence[int],
     values: Sequence[str] = (),
     init: Path | None = None,
+    cache: Path | None = None,
 ) -> None:
     """Train and measure every cell of a table; cells that are done are not done again."""
     table = TABLES[name]
@@ -54,7 +55,7 @@ def ablate(
             changed = override(changed, field, text)
         for seed in seeds:
             folder = out / f"{name}-{value}-seed{seed}"
-            scores = cell(override(changed, "seed", str(seed)), data, test, folder, init)
+            scores = cell(override(changed, "seed", str(seed)), data, test, folder, init, cache)
             cells.setdefault(value, []).append(scores)
     text = markdown(table.title, cells)
     with replacing(out / f"{name}.md") as part:
@@ -65,12 +66,17 @@ def ablate(
 
 
 def cell(
-    config: TrainConfig, data: Sequence[str], test: Sequence[str], folder: Path, init: Path | None
+    config: TrainConfig,
+    data: Sequence[str],
+    test: Sequence[str],
+    folder: Path,
+    init: Path | None,
+    cache: Path | None,
 ) -> Scores:
     """One run, trained and measured with protocol `full`; a run that was stopped goes on."""
     file = folder / "scores.json"
     if not file.is_file():
-        train(config, data, folder, init)
+        train(config, data, folder, init, cache)
         grounder = Grounder(weights.load(folder), name=folder.name)
         scores = evaluate(model_answers(grounder), open_sources(test)).metric.compute()
         with replacing(file) as part:

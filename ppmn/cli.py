@@ -242,7 +242,6 @@ def _size(text: str) -> tuple[int, int]:
 def _train(sub: argparse.ArgumentParser) -> None:
     _training(sub)
     sub.add_argument("--out", type=Path, required=True, metavar="DIR", help="the run's folder")
-    sub.add_argument("--cache", type=Path, metavar="DIR", help="keep what frozen encoders make")
     sub.add_argument("--skip-bad", type=int, default=0, metavar="N", help="go on without up to N photos")
     sub.add_argument(
         "--dry-run", action="store_true", help="check data, memory and one step; estimate the time"
@@ -256,6 +255,7 @@ def _training(sub: argparse.ArgumentParser) -> None:
         "--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help="repeatable"
     )
     sub.add_argument("--init", metavar="MODEL", help="a model's name or folder whose encoders to begin with")
+    sub.add_argument("--cache", type=Path, metavar="DIR", help="keep what frozen encoders make")
     sub.add_argument("--epochs", type=int)
     sub.add_argument("--batch", type=int)
     sub.add_argument("--seed", type=int)
@@ -317,7 +317,7 @@ def ablate(args: argparse.Namespace) -> None:
     from ppmn.model.weights import model_folder
 
     config, init = training_config(args), model_folder(args.init) if args.init else None
-    ablate(args.table, config, args.data, args.test, args.out, args.seeds, args.values, init)
+    ablate(args.table, config, args.data, args.test, args.out, args.seeds, args.values, init, args.cache)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import torch
 from models import bert_folder, small_config
 from safetensors.torch import load_file
 
-from ppmn.cache import Caches
+from ppmn.cache import Caches, fingerprint
 from ppmn.checkpoints import RunFolder
 from ppmn.config import ImageConfig
 from ppmn.data.batches import TrainingSet, epoch_batches, load, open_caches
@@ -78,6 +78,13 @@ def test_only_what_was_trained_is_stored(tmp_path: Path) -> None:
         assert torch.equal(again.state_dict()[name], value), name
     with pytest.raises(InputError, match="layers"):
         replace(IMAGE, layers=(13,))
+
+
+def test_kept_tokens_serve_every_pyramid_but_no_other_size(encoder: Dinov2FPN) -> None:
+    mine = fingerprint(*encoder.makes_features())
+    assert fingerprint(*Dinov2FPN(replace(IMAGE, channels=64)).makes_features()) == mine
+    for change in ({"short": 84}, {"layers": (12,)}):
+        assert fingerprint(*Dinov2FPN(replace(IMAGE, **change)).makes_features()) != mine
 
 
 def test_its_pyramid_is_trained_on_kept_tokens(tmp_path: Path) -> None:

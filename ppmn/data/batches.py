@@ -202,7 +202,7 @@ def open_caches(config: TrainConfig, folder: Path | None, model: PPMN, sources: 
                 "padding counts, so a photo's features depend on its batch: --cache cannot keep them"
             )
         encoder = model.image_encoder
-        image = Cache(folder / "image", fingerprint(encoder, repr(config.model.image)))
+        image = Cache(folder / "image", fingerprint(*encoder.makes_features()))
         photos = {i.photo: i for s in sources for i in (s.image(n) for n in range(len(s)))}
         image.require(2 * sum(encoder.values(i.height, i.width) for i in photos.values()))
     if config.lr_text == 0:

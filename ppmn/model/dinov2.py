@@ -112,6 +112,11 @@ class Dinov2FPN(nn.Module):
             alone |= {index: tuple(level[row] for level in levels) for row, index in enumerate(indices)}
         return Pyramid.of([alone[index] for index in range(len(features))])
 
+    def makes_features(self) -> tuple[nn.Module, str]:
+        """The module that `features` come from, and what else decides them; the adapter does not."""
+        config = self.config
+        return self.vit, f"dinov2 {config.short} {config.long} {config.layers}"
+
     def values(self, height: int, width: int) -> int:
         """How many numbers `features` makes of a photo of this size."""
         height, width = self.size_for(height, width)

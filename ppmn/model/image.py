@@ -156,6 +156,10 @@ class ResNetFPN(nn.Module):
         """A batch of what `features` made, or of what was kept of it."""
         return Pyramid.of([[levels[f"p{n}"] for n in range(2, 6)] for levels in features])
 
+    def makes_features(self) -> tuple[nn.Module, str]:
+        """The module that `features` come from, and what else decides them."""
+        return self, repr(self.config)
+
     def values(self, height: int, width: int) -> int:
         """How many numbers `features` makes of a photo of this size."""
         height, width = self.padded(*self.size_for(height, width))
