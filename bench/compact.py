@@ -23,7 +23,7 @@ from ppmn.data.panoptic import BORDER, read_photo
 from ppmn.data.samples import Source, open_sources
 from ppmn.data.targets import masks_full
 from ppmn.grounder import Grounder
-from ppmn.metrics import AverageRecall
+from ppmn.metrics import AverageRecall, PhraseKey
 from ppmn.model import weights
 from ppmn.model.network import PPMN
 from ppmn.presets import TrainConfig
@@ -78,7 +78,7 @@ def measure(grounder: Grounder, held: Held) -> dict[float, AverageRecall]:
         for n, (phrase, truth, chances) in enumerate(zip(phrases, truths, maps, strict=True)):
             for threshold, metric in metrics.items():
                 mask = (chances > threshold) & (ids != BORDER)
-                key = (source, narrative.index, n)
+                key = PhraseKey(source, narrative.image.id, narrative.index, n)
                 metric.update(key, mask, truth, thing=phrase.isthing, plural=phrase.plural)
     return metrics
 

@@ -1,6 +1,6 @@
 """How much the server costs: captions a second through HTTP, against the same work in a plain loop.
 
-python bench/serve.py [--model M] [--photos N] [--captions N] [--clients N]
+python -m bench.serve [--model M] [--photos N] [--captions N] [--clients N]
 """
 
 import argparse
@@ -11,8 +11,9 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import numpy as np
 from PIL import Image
@@ -35,6 +36,19 @@ def work(photos: int, captions: int) -> list[Work]:
         Image.fromarray(draw_scene(np.random.default_rng(number)).pixels).save(buffer, "PNG")
         made.append((buffer.getvalue(), [CAPTIONS[n % len(CAPTIONS)] for n in range(captions)]))
     return made
+
+
+@contextmanager
+def serving(model: str, *options: str) -> Iterator[str]:
+    """The address of a server in a process of its own."""
+    command = [sys.executable, "-m", "ppmn.cli", "serve", "--model", model, "--port", "0", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().split(" at ")[1].split()[0]
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def plain(model: str) -> Callable[[Work], int]:
@@ -85,17 +99,8 @@ def main() -> None:
     args = parser.parse_args()
     jobs = work(args.photos + 1, args.captions)
     loop = rate(plain(args.model), jobs, 1)
-    command = [sys.executable, "-m", "ppmn.cli", "serve", "--model", args.model, "--port", "0"]
-    process = subprocess.Popen(
-        [*command, "--max-queue", str(args.clients)], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().split(" at ")[1].split()[0]
+    with serving(args.model, "--max-queue", str(args.clients)) as url:
         served = rate(over_http(url), jobs, args.clients)
-    finally:
-        process.terminate()
-        process.wait()
     print(f"plain loop: {loop:.2f} captions a second ({args.photos} photos, {args.captions} captions each)")
     print(f"server, {args.clients} clients: {served:.2f} captions a second, {served / loop:.2f} of the loop")
 

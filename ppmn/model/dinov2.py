@@ -109,7 +109,7 @@ class Dinov2FPN(nn.Module):
         alone: dict[int, tuple[Tensor, ...]] = {}
         for indices in alike([photo["tokens"] for photo in features]):
             levels = self.adapter(torch.stack([features[i]["tokens"] for i in indices]))
-            alone |= {index: tuple(level[row] for level in levels) for row, index in enumerate(indices)}
+            alone |= zip(indices, zip(*(level.unbind() for level in levels), strict=True), strict=True)
         return Pyramid.of([alone[index] for index in range(len(features))])
 
     def makes_features(self) -> tuple[nn.Module, str]:

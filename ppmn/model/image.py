@@ -148,8 +148,8 @@ class ResNetFPN(nn.Module):
         alone: dict[int, Features] = {}
         for grid, indices in together.items():
             levels = self.levels(self.stack([photos[i] for i in indices], grid))
-            for row, index in enumerate(indices):
-                alone[index] = {f"p{n}": level[row] for n, level in enumerate(levels, 2)}
+            for index, *mine in zip(indices, *(level.unbind() for level in levels), strict=True):
+                alone[index] = {f"p{n}": level for n, level in enumerate(mine, 2)}
         return [alone[index] for index in range(len(photos))]
 
     def pyramid(self, features: Sequence[Features]) -> Pyramid:

@@ -23,15 +23,12 @@ class Pyramid:
         """A batch of photos' own levels, (C_v, 8h, 8w) .. (C_v, h, w) each, padded to the largest."""
         cells = [(levels[3].shape[1], levels[3].shape[2]) for levels in photos]
         largest = (max(h for h, _ in cells), max(w for _, w in cells))
-        p2, p3, p4, p5 = (
-            torch.stack(
-                [
-                    fn.pad(levels[n], (0, (largest[1] - w) * scale, 0, (largest[0] - h) * scale))
-                    for levels, (h, w) in zip(photos, cells, strict=True)
-                ]
-            )
-            for n, scale in enumerate((8, 4, 2, 1))
-        )
+        batch: list[list[Tensor]] = [[], [], [], []]
+        for levels, (h, w) in zip(photos, cells, strict=True):
+            for level, mine, scale in zip(levels, batch, (8, 4, 2, 1), strict=True):
+                beyond = (0, (largest[1] - w) * scale, 0, (largest[0] - h) * scale)
+                mine.append(fn.pad(level, beyond) if any(beyond) else level)
+        p2, p3, p4, p5 = map(torch.stack, batch)
         return cls((p2, p3, p4, p5), cells)
 
     def mask(self, level: int) -> Tensor | None:
