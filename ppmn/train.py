@@ -97,9 +97,9 @@ def train(
     model = start(config, init)
     sources = open_sources(data)
     if not dry_run and world.rank == 0:
-        fingerprints = {source.name: source.fingerprint for source in sources}
+        read = {s.name: {"fingerprint": s.fingerprint, "weight": s.weight} for s in sources}
         begun = weights.sha256(init / weights.WEIGHTS) if init else ""
-        about = {"threads": threads, "processes": world.size, "init": begun, "data": fingerprints}
+        about = {"threads": threads, "processes": world.size, "init": begun, "data": read}
         folder.claim({**about, "config": asdict(config)})
     data_set = TrainingSet(sources, config, model, open_caches(config, cache, model, sources))
     run = Run(config, world, model.to(world.device), data_set, folder, skip_bad)

@@ -279,6 +279,9 @@ def test_a_run_of_another_configuration_is_refused(
     before = (tmp_path / "model.safetensors").read_bytes()
     assert main(arguments(scenes, text, tmp_path, *quick, "--set", "lr=0.5")) == 2
     assert "config.lr was 0.001 and is 0.5" in capsys.readouterr().err
+    often = [f"{a}=2" if a.startswith(str(scenes)) else a for a in arguments(scenes, text, tmp_path, *quick)]
+    assert main(often) == 2
+    assert "weight was 1.0 and is 2.0" in capsys.readouterr().err
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
