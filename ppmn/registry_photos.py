@@ -26,6 +26,20 @@ class RegistryPhoto:
 
 PHOTOS = (
     RegistryPhoto(
+        "motorcycle",
+        "skimage",
+        "data/motorcycle_left.png",
+        "In this image there is a red motorcycle on the floor. Behind it there is a wooden bench, "
+        "and on the right side we can see boxes on a shelf.",
+    ),
+    RegistryPhoto(
+        "china",
+        "sklearn",
+        "datasets/images/china.jpg",
+        "In this picture there is a tower and in front of it we can see trees. "
+        "In the background there is water, and at the top there is the sky.",
+    ),
+    RegistryPhoto(
         "coffee",
         "skimage",
         "data/coffee.png",
@@ -52,20 +66,6 @@ PHOTOS = (
         "data/rocket.jpg",
         "In this image we can see a rocket on the launch pad and there are four towers around it. "
         "In the background there is the dark blue sky.",
-    ),
-    RegistryPhoto(
-        "motorcycle",
-        "skimage",
-        "data/motorcycle_left.png",
-        "In this image there is a red motorcycle on the floor. Behind it there is a wooden bench, "
-        "and on the right side we can see boxes on a shelf.",
-    ),
-    RegistryPhoto(
-        "china",
-        "sklearn",
-        "datasets/images/china.jpg",
-        "In this picture there is a tower and in front of it we can see trees. "
-        "In the background there is water, and at the top there is the sky.",
     ),
     RegistryPhoto(
         "flower",

@@ -19,7 +19,7 @@ from tiny import write_data
 import ppmn
 from ppmn.cli import main
 from ppmn.data.panoptic import read_ids
-from ppmn.demo import real_photo
+from ppmn.demo import main as demo
 from ppmn.draw import colour
 from ppmn.errors import InputError
 from ppmn.evaluate import Predictor
@@ -394,8 +394,8 @@ def test_the_demo_grounds_a_real_photo(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("skimage")
-    assert real_photo(str(folder), tmp_path / "demo") == 0
+    assert demo(str(folder), tmp_path / "demo") == 0
     told = capsys.readouterr().out
     assert str(tmp_path / "demo" / "overlay.png") in told and str(tmp_path / "demo" / "page.html") in told
     with Image.open(tmp_path / "demo" / "overlay.png") as overlay:
-        assert overlay.size == (600, 400)
+        assert overlay.size == (741, 500)

@@ -6,6 +6,8 @@ import tomllib
 import venv
 from pathlib import Path
 
+from PIL import Image
+
 import ppmn
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -40,7 +42,10 @@ def test_the_wheel_works_in_a_fresh_environment(tmp_path: Path) -> None:
         run(tmp_path / "env" / "bin" / "ppmn", "--version", cwd=tmp_path).strip()
         == f"ppmn {ppmn.__version__}"
     )
-    assert "queries" in run(python, "-m", "ppmn.demo", cwd=tmp_path)
+    Image.new("RGB", (64, 48), "skyblue").save(tmp_path / "sky.png")
+    run(tmp_path / "env" / "bin" / "ppmn", "ground", "sky.png", "the blue sky", "-o", "out", cwd=tmp_path)
+    with Image.open(tmp_path / "out" / "overlay.png") as overlay:
+        assert overlay.size == (64, 48)
     where = Path(run(python, "-c", "import ppmn; print(ppmn.__file__)", cwd=tmp_path).strip())
     assert where.is_relative_to(tmp_path) and (where.parent / "py.typed").is_file()
 

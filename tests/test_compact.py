@@ -1,0 +1,49 @@
+"""The model that ships, as a person meets it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+import ppmn
+from ppmn.cli import main
+from ppmn.model.weights import model_folder
+
+
+def test_it_finds_the_sky_above_the_grass() -> None:
+    photo = Image.new("RGB", (320, 240), (110, 170, 235))
+    ImageDraw.Draw(photo).rectangle((0, 120, 320, 240), fill=(60, 140, 40))
+    noise = np.random.default_rng(0).integers(-12, 13, (240, 320, 1))
+    photo = Image.fromarray(np.clip(np.asarray(photo) + noise, 0, 255).astype(np.uint8))
+    sky, grass = ppmn.load().ground(photo, "There is the sky above the green grass.")
+    upper, lower = slice(0, 120), slice(120, 240)
+    assert sky.response[upper].mean() > sky.response[lower].mean()
+    assert grass.response[lower].mean() > grass.response[upper].mean()
+
+
+def test_its_own_threshold_and_what_it_came_from_lie_beside_it() -> None:
+    folder = model_folder("compact")
+    assert ppmn.load().threshold == json.loads((folder / "config.json").read_text())["threshold"] != 0.5
+    made = json.loads((folder / "train.json").read_text())
+    assert len(made["data"]) == 8 and made["config"]["seed"]
+    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert any("validation" in line for line in lines)
+
+
+def test_the_weights_are_small_enough_to_ship() -> None:
+    folder = model_folder("compact")
+    trained = (folder / "model.safetensors").stat().st_size
+    everything = sum(file.stat().st_size for file in folder.parent.rglob("*.safetensors"))
+    assert trained <= 25e6 and everything <= 75e6
+
+
+def test_it_beats_the_answer_everything_on_narrated_photos(shared: Path, tmp_path: Path) -> None:
+    narrated = shared / "data" / "narrated"
+    if not narrated.is_dir():
+        pytest.skip("the narrated photos are not here")
+    out = tmp_path / "scores.json"
+    assert main(["evaluate", "--data", f"{narrated}:val2017", "--model", "compact", "--json", str(out)]) == 0
+    scores = json.loads(out.read_text())
+    assert scores["overall"] > 40 and scores["stuff"] > 45
