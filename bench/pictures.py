@@ -1,7 +1,7 @@
 """The pictures of the documentation, made anew: python -m bench.pictures [--model compact] [--out docs]
 
-overlay.png and contact.png show photos of installed packages, page.png the saved page and serve.png the
-server's in a headless chromium, compact_scenes.png the best, middle and worst of 60 drawn scenes.
+overlay.jpg and contact.jpg show photos of installed packages, page.jpg the saved page and serve.jpg the
+server's in a headless chromium, compact_scenes.jpg the best, middle and worst of 60 drawn scenes.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from ppmn.grounder import Grounder, load
 from ppmn.registry_photos import PHOTOS, registry_photo
 from ppmn.validate import row
 
-SHOWN = "coffee"  # on its own, and on the pages
+SHOWN = "motorcycle"  # on its own, and on the pages
 TILE, LINE = (480, 360), 20
 SCENES, SEED, EACH = 60, 5, 2
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -40,7 +40,7 @@ def contact(grounder: Grounder, file: Path) -> None:
         picture.paste(overlay, (x + (TILE[0] - overlay.width) // 2, y + TILE[1] - overlay.height))
         for n, words in enumerate(wrapped(narrative, 76)):
             draw.text((x + 8, y + TILE[1] + 4 + n * LINE), words, "black", font_size=12)
-    picture.save(file)
+    picture.save(file, quality=85)
 
 
 def wrapped(text: str, width: int) -> list[str]:
@@ -67,7 +67,10 @@ def scenes(grounder: Grounder, file: Path) -> None:
         middle = len(order) // 2
         chosen = [*order[:EACH], *order[middle : middle + EACH], *order[-EACH:]]
         by_index = {n.index: n for n in narratives}
-        sheet([row(grounder, by_index[n]) for n in chosen], file)
+        drawn = Path(folder) / "sheet.png"
+        sheet([row(grounder, by_index[n]) for n in chosen], drawn)
+        with Image.open(drawn) as picture:
+            picture.convert("RGB").save(file, quality=85)
 
 
 def photographed(url: str, file: Path, *, ground: bool = False, height: int = 900) -> None:
@@ -96,15 +99,15 @@ def main() -> None:
     args = parser.parse_args()
     grounder = load(args.model)
     grounding = grounder.ground(*registry_photo(SHOWN))
-    grounding.overlay().save(args.out / "overlay.png")
-    contact(grounder, args.out / "contact.png")
-    scenes(grounder, args.out / "compact_scenes.png")
+    grounding.overlay().save(args.out / "overlay.jpg", quality=85)
+    contact(grounder, args.out / "contact.jpg")
+    scenes(grounder, args.out / "compact_scenes.jpg")
     with tempfile.TemporaryDirectory() as folder:
         grounding.save(folder, ["html"])
         (saved,) = Path(folder).glob("*.html")
-        photographed(saved.as_uri(), args.out / "page.png", height=640)
+        photographed(saved.as_uri(), args.out / "page.jpg", height=640)
     with serving(args.model) as url:
-        photographed(url, args.out / "serve.png", ground=True)
+        photographed(url, args.out / "serve.jpg", ground=True)
 
 
 if __name__ == "__main__":
