@@ -31,7 +31,8 @@ class ImageSide(nn.Module):
         super().__init__()
         self.encoder, self.head = model.image_encoder, model.head
         mean = getattr(self.encoder, "mean", torch.zeros(3, 1, 1))
-        flips = getattr(self.encoder.config, "form", "") == "detectron2"
+        config = model.config.image
+        flips = config.kind == "resnet" and config.form == "detectron2"
         self.register_buffer("mean", mean.flip(0) if flips else mean.clone())  # RGB
 
     def forward(self, photo: Tensor, size: Tensor) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from PIL import Image
 from ppmn.cli import main
 from ppmn.errors import InputError
 from ppmn.export import export_onnx, export_phrases
-from ppmn.grounder import Grounder
+from ppmn.grounder import Grounder, load
 from ppmn.model.lcpa import blur
 from ppmn.model.network import Pixels
 
@@ -21,13 +21,15 @@ pytest.importorskip("onnxscript")
 PIXELS = 100  # more than the smallest grid below has cells: missing keys are masked
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> tuple[Grounder, Path]:
-    root = tmp_path_factory.mktemp("export")
-    model = small_ppmn(bert_folder(root / "bert"), pixels=PIXELS)
-    model.save_pretrained(root / "model")
-    assert main(["export", str(root / "onnx"), "--model", str(root / "model")]) == 0
-    return Grounder(model), root / "onnx"
+@pytest.fixture(scope="module", params=["small", "compact"])
+def exported(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Grounder, Path]:
+    root, name = tmp_path_factory.mktemp("export"), request.param
+    if name == "small":
+        small_ppmn(bert_folder(root / "bert"), pixels=PIXELS).save_pretrained(name := str(root / "model"))
+    assert main(["export", str(root / "onnx"), "--model", name]) == 0
+    return load(name), root / "onnx"
 
 
 @pytest.mark.parametrize(("width", "height", "words"), [(90, 60, 1), (40, 30, 12), (300, 20, 40)])
@@ -83,8 +85,10 @@ def test_what_people_ablate_is_exported_for_any_number_of_phrases(
 
 
 def test_the_description_names_what_goes_in(exported: tuple[Grounder, Path]) -> None:
-    told = json.loads((exported[1] / "onnx.json").read_text())
-    assert told["multiple"] == 32 and told["stride"] == 8 and told["config"]["pixels"] == PIXELS
+    grounder, folder = exported
+    told, small = json.loads((folder / "onnx.json").read_text()), grounder.model.config.image.kind == "resnet"
+    assert (told["multiple"], told["stride"]) == ((32, 8) if small else (28, 7))
+    assert told["config"]["pixels"] == PIXELS
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The compact image encoder: a frozen DINOv2 ViT-S/14, and a pyramid made of its one scale as ViTDet does."""
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from ppmn.model.image import Features, as_tensor, brought_to
 from ppmn.model.neck import Pyramid
 
 PATCH = 14
+CELL = 2 * PATCH  # of p5
 WIDTH = 384
 SHAPE = Dinov2Config(
     hidden_size=WIDTH, num_attention_heads=6, image_size=518, patch_size=PATCH, use_mask_token=False
@@ -78,10 +80,11 @@ class Dinov2FPN(nn.Module):
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """The size that a photo is brought to, in whole pairs of patches."""
         height, width = brought_to(height, width, self.config)
-        return max(round(height / 28), 1) * 28, max(round(width / 28), 1) * 28
+        return max(round(height / CELL), 1) * CELL, max(round(width / CELL), 1) * CELL
 
     def padded(self, height: int, width: int) -> tuple[int, int]:
-        return height, width
+        """The next whole pairs of patches: a prepared photo itself."""
+        return math.ceil(height / CELL) * CELL, math.ceil(width / CELL) * CELL
 
     def prepare(self, photo: Image.Image) -> Tensor:
         """An RGB photo as the encoder wants it, uint8 (3, h, w)."""
@@ -125,6 +128,8 @@ class Dinov2FPN(nn.Module):
 
 def alike(tensors: Sequence[Tensor]) -> list[list[int]]:
     """Indices of tensors of equal shape, together."""
+    if len(tensors) == 1:  # its shape may be a symbol, which no table can hold
+        return [[0]]
     together = defaultdict(list)
     for index, tensor in enumerate(tensors):
         together[tensor.shape].append(index)
