@@ -48,7 +48,7 @@ def serving(model: str, *options: str) -> Iterator[str]:
         yield process.stdout.readline().split(" at ")[1].split()[0]
     finally:
         process.terminate()
-        process.wait()
+        assert process.wait(20) in (0, -15)
 
 
 def plain(model: str) -> Callable[[Work], int]:

@@ -3,8 +3,6 @@
 import contextlib
 import io
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -60,19 +58,6 @@ def running(grounder: Grounder, **options: Any) -> Iterator[httpx.Client]:
         yield client
     server.should_exit = True
     thread.join(10)
-
-
-@contextlib.contextmanager
-def command(model: Path, *options: str) -> Iterator[str]:
-    """The address of `ppmn serve` in a process of its own."""
-    arguments = [sys.executable, "-m", "ppmn.cli", "serve", "--model", str(model), "--port", "0", *options]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield process.stdout.readline().split(" at ")[1].split()[0]
-    finally:
-        process.terminate()
-        assert process.wait(20) in (0, -15)
 
 
 def look(client: httpx.Client, content: bytes, name: str = "photo.png") -> httpx.Response:

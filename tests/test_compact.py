@@ -9,6 +9,7 @@ from PIL import Image, ImageDraw
 
 import ppmn
 from ppmn.cli import main
+from ppmn.demo import main as demo
 from ppmn.model.weights import model_folder
 
 
@@ -39,11 +40,16 @@ def test_the_weights_are_small_enough_to_ship() -> None:
     assert trained <= 25e6 and everything <= 75e6
 
 
-def test_it_beats_the_answer_everything_on_narrated_photos(shared: Path, tmp_path: Path) -> None:
-    narrated = shared / "data" / "narrated"
-    if not narrated.is_dir():
-        pytest.skip("the narrated photos are not here")
-    out = tmp_path / "scores.json"
-    assert main(["evaluate", "--data", f"{narrated}:val2017", "--model", "compact", "--json", str(out)]) == 0
+def test_the_demo_grounds_a_real_photo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo(output=tmp_path) == 0
+    told = capsys.readouterr().out
+    assert "red motorcycle" in told and str(tmp_path / "page.html") in told
+    with Image.open(tmp_path / "overlay.png") as overlay:
+        assert overlay.size == (741, 500)
+
+
+def test_it_grounds_the_narratives_of_people(shared: Path, tmp_path: Path) -> None:
+    data, out = f"{shared / 'data' / 'narrated'}:val2017", tmp_path / "scores.json"
+    assert main(["evaluate", "--data", data, "--model", "compact", "--json", str(out)]) == 0
     scores = json.loads(out.read_text())
-    assert scores["overall"] > 40 and scores["stuff"] > 45
+    assert scores["overall"] > 40 and scores["stuff"] > 45  # "everything" has 15.7

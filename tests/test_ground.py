@@ -19,7 +19,6 @@ from tiny import write_data
 import ppmn
 from ppmn.cli import main
 from ppmn.data.panoptic import read_ids
-from ppmn.demo import main as demo
 from ppmn.draw import colour
 from ppmn.errors import InputError
 from ppmn.evaluate import Predictor
@@ -388,14 +387,3 @@ def test_a_folder_takes_one_caption_or_the_text_beside_each_photo(folder: Path, 
     assert main(["ground", str(photos), "a cat", "-o", str(tmp_path / "one"), *common]) == 0
     assert main(["ground", str(photos), "-o", str(tmp_path / "each"), *common]) == 1
     assert [f.name for f in sorted((tmp_path / "each").iterdir())] == ["000001_a", "results.jsonl"]
-
-
-def test_the_demo_grounds_a_real_photo(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("skimage")
-    assert demo(str(folder), tmp_path / "demo") == 0
-    told = capsys.readouterr().out
-    assert str(tmp_path / "demo" / "overlay.png") in told and str(tmp_path / "demo" / "page.html") in told
-    with Image.open(tmp_path / "demo" / "overlay.png") as overlay:
-        assert overlay.size == (741, 500)

@@ -18,9 +18,10 @@ from hypothesis import given, settings
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 from pycocotools import mask as coco_mask
-from serving import CAPTION, command, encoded, look, metric, photo, running, small_model
+from serving import CAPTION, encoded, look, metric, photo, running, small_model
 
 import ppmn
+from bench.serve import serving
 from ppmn.cli import main
 from ppmn.grounder import Grounder
 from ppmn.serve.limits import Limits
@@ -354,7 +355,7 @@ def test_no_request_that_the_document_allows_brings_the_server_down(client: http
 
 
 def test_the_command_serves_and_says_where(folder: Path) -> None:
-    with command(folder, "--token", "t") as url:
+    with serving(str(folder), "--token", "t") as url:
         assert url.startswith("http://127.0.0.1:") and url.endswith("/?token=t")
         headers = {"Authorization": "Bearer t"}
         about = httpx.get(url.replace("?token=t", "api/about"), headers=headers, timeout=30).json()

@@ -10,7 +10,9 @@ import httpx
 import numpy as np
 import pytest
 from pycocotools import mask as coco_mask
-from serving import command, encoded, look, metric, photo, small_model
+from serving import encoded, look, metric, photo, small_model
+
+from bench.serve import serving
 
 CLIENTS, SECONDS = 32, float(os.environ.get("PPMN_SOAK_SECONDS", "120"))
 CAPTIONS = (
@@ -56,7 +58,7 @@ def iou(one: np.ndarray, other: np.ndarray) -> float:
 
 @pytest.mark.soak
 def test_many_clients_for_minutes(tmp_path: Path) -> None:
-    with command(small_model(tmp_path), "--max-queue", "16", "--max-looks", "8") as url:
+    with serving(str(small_model(tmp_path)), "--max-queue", "16", "--max-looks", "8") as url:
         alone = Client(url)
         wanted = [alone.ground(*work) for work in WORK]
         clients, wrong, end = [Client(url) for _ in range(CLIENTS)], [], time.monotonic() + SECONDS
