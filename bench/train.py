@@ -1,6 +1,6 @@
 """A training step with R101-FPN and BERT frozen at 800x1216: with the cache against without.
 
-python -m bench.train [--steps 2] [--phrases 10]
+python -m bench.train [--photos 1] [--steps 2] [--phrases 10]
 """
 
 import argparse
@@ -52,9 +52,9 @@ def network() -> PPMN:
     return model
 
 
-def sample(model: PPMN, caches: Caches, phrases: int) -> Item:
+def sample(model: PPMN, caches: Caches, phrases: int, seed: int) -> Item:
     """A random photo with as many phrases as asked, two words each."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     caption = "In this image we can see " + ", ".join(["red dog"] * phrases)
     spans = [(m, m + 7) for m in range(len(caption)) if caption.startswith("red dog", m)]
     targets = torch.rand(phrases, HEIGHT // 4, WIDTH // 4) > 0.9
@@ -67,7 +67,7 @@ def sample(model: PPMN, caches: Caches, phrases: int) -> Item:
     return Item("photo", photo, tokens, kept, targets, torch.ones_like(targets[0]))
 
 
-def measure(cached: bool, steps: int, phrases: int) -> list[float]:
+def measure(cached: bool, steps: int, photos: int, phrases: int) -> list[float]:
     """Seconds a step and within it seconds of encoders, and peak memory in MB."""
     model = network()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
@@ -76,8 +76,12 @@ def measure(cached: bool, steps: int, phrases: int) -> list[float]:
         if cached:
             marks = (fingerprint(model.image_encoder, ""), fingerprint(model.text_encoder, ""))
             caches = Caches(Cache(Path(folder) / "image", marks[0]), Cache(Path(folder) / "text", marks[1]))
+
+        def read() -> list[Item]:
+            return [sample(model, caches, phrases, seed) for seed in range(photos)]
+
         run = Run(config, World.here(), model, Data(caches), RunFolder(Path(folder)))  # type: ignore[arg-type]
-        run.step([sample(model, caches, phrases)], 10)  # the epoch that writes
+        run.step(read(), 10)  # the epoch that writes
         inside = [0.0]
         for encoder in (model.image_encoder, model.text_encoder):
             timed(encoder, inside)
@@ -85,7 +89,7 @@ def measure(cached: bool, steps: int, phrases: int) -> list[float]:
         inside[0] = 0.0
         for _ in range(steps):
             started = time.perf_counter()
-            run.step([sample(model, caches, phrases)], 10)  # reading is part of it
+            run.step(read(), 10)  # reading is part of it
             times.append(time.perf_counter() - started)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return [sum(times) / steps, inside[0] / steps, peak]
@@ -103,19 +107,20 @@ def timed(module: torch.nn.Module, inside: list[float]) -> None:
 def apart(side: str, args: argparse.Namespace) -> list[float]:
     """One side in a process of its own, for its peak memory."""
     command = [sys.executable, "-m", "bench.train", "--only", side]
-    command += ["--steps", str(args.steps), "--phrases", str(args.phrases)]
+    command += ["--steps", str(args.steps), "--photos", str(args.photos), "--phrases", str(args.phrases)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [float(value) for value in done.stdout.split()]
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--photos", type=int, default=1, help="a step")
     arguments.add_argument("--steps", type=int, default=2)
     arguments.add_argument("--phrases", type=int, default=10)
     arguments.add_argument("--only", choices=["plain", "cached"], help=argparse.SUPPRESS)
     args = arguments.parse_args()
     if args.only:
-        print(*measure(args.only == "cached", args.steps, args.phrases))
+        print(*measure(args.only == "cached", args.steps, args.photos, args.phrases))
         return
     (plain, inside, plain_peak), (cached, _, cached_peak) = apart("plain", args), apart("cached", args)
     print(f"a step without the cache / with it     {plain / cached:.2f}")
