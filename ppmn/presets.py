@@ -99,7 +99,7 @@ def small(image: ImageConfig, **recipe: Any) -> TrainConfig:
 def scenes() -> TrainConfig:
     """Drawn scenes in minutes on two cores: the image encoder from nothing, a frozen text encoder."""
     image = ImageConfig(18, "torchvision", "group", width=32, channels=64, short=192, long=256)
-    return small(image, epochs=4, batch=4, lr_image=1e-3, validation=0.05, validation_photos=100)
+    return small(image, epochs=3, batch=4, lr_image=1e-3, validation=0.05, validation_photos=100)
 
 
 def compact() -> TrainConfig:

@@ -174,7 +174,8 @@ class Run:
         self.folder, self.skip_bad, self.progress = folder, skip_bad, Progress()
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.average = {n: p.detach().clone() for n, p in self.trained.items()} if config.average else {}
-        self.optimizer = torch.optim.AdamW(self.groups(), lr=config.lr, weight_decay=config.weight_decay)
+        decay = config.weight_decay
+        self.optimizer = torch.optim.AdamW(self.groups(), lr=config.lr, weight_decay=decay, fused=True)
         self.network: nn.Module = DistributedDataParallel(model) if world.size > 1 else model
         self.batch = config.batch * (world.size if config.per_process else 1)
         if self.batch < world.size:
