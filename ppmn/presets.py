@@ -15,8 +15,10 @@ class Augment:
     """Changes to photos that are narrated anew; a given narrative keeps its photo as it is."""
 
     flip: bool = False
-    crop: float = 1.0  # the least share of each side that is kept
+    crop: float = 1.0  # the least share of both sides that is kept
     colour: float = 0.0  # brightness, contrast and saturation change by up to this share
+    paste: int = 0  # things of another photo of the source that are pasted into one, at most
+    fixed: bool = False  # once an epoch as it is; the copies that a weight adds change, always the same way
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from models import bert_folder, small_config, small_ppmn
+from models import small_config, small_ppmn
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor
@@ -28,11 +28,6 @@ from ppmn.model.text import TextEncoder, Tokens, window_starts
 
 CAPTIONS = ["two dogs on the grass", "a red ball and the blue sky, a person left of the tree"]
 SPANS = [[(0, 8), (12, 21)], [(2, 10), (15, 27)]]
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert_folder(tmp_path_factory.mktemp("bert"))
 
 
 def photos(*sizes: tuple[int, int]) -> list[Tensor]:

@@ -13,82 +13,19 @@ from pathlib import Path
 import pytest
 import torch
 import torch.multiprocessing as mp
-from models import bert_folder, small_config
+from models import small_config
 from safetensors.torch import load_file
+from training import SMALL, a_run, arguments, items, tiny
 
-from ppmn.cache import Cache, Caches
+from ppmn.cache import Caches
 from ppmn.checkpoints import RunFolder
 from ppmn.cli import main
-from ppmn.data.batches import Item, TrainingSet, epoch_batches, load, open_caches
-from ppmn.data.samples import Source, held_out, open_sources
-from ppmn.data.scenes import write_scenes
+from ppmn.data.batches import TrainingSet, epoch_batches, load
+from ppmn.data.samples import open_sources
 from ppmn.errors import InputError
 from ppmn.model import weights
-from ppmn.presets import PRESETS, Augment, TrainConfig, override
+from ppmn.presets import PRESETS, override
 from ppmn.train import Run, World, start
-
-SMALL = (
-    "model.image.width=8",
-    "model.image.channels=32",
-    "model.image.short=64",
-    "model.image.long=96",
-    "model.channels=32",
-    "model.rounds=1",
-    "model.pixels=8",
-    "warmup=0",
-    "workers=0",
-    "validation=0.2",
-    "validation_photos=4",
-    "checkpoint_every=2",
-)
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert_folder(tmp_path_factory.mktemp("bert"))
-
-
-@pytest.fixture(scope="module")
-def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("scenes")
-    write_scenes(root, 24, "train", 5)
-    return root
-
-
-def arguments(scenes: Path, text: Path, out: Path, *more: str) -> list[str]:
-    fields = [f"--set={field}" for field in (*SMALL, f"model.text.source={text}")]
-    return [
-        "train",
-        "--preset",
-        "scenes",
-        "--data",
-        str(scenes),
-        "--out",
-        str(out),
-        "--batch",
-        "4",
-        *fields,
-        *more,
-    ]
-
-
-def tiny(text: Path, **changes: object) -> TrainConfig:
-    config = replace(
-        PRESETS["scenes"](), model=small_config(text), batch=4, workers=0, validation=0.0, clip=0.0
-    )
-    return replace(config, **changes)  # type: ignore[arg-type]
-
-
-def a_run(config: TrainConfig, scenes: Path, folder: Path, caches: Caches | None = None) -> Run:
-    torch.manual_seed(0)
-    model = start(config, None)
-    data = TrainingSet(open_sources([str(scenes)]), config, model, caches or Caches())
-    return Run(config, World.here(), model, data, RunFolder(folder))
-
-
-def items(run: Run, epoch: int = 0, batch: int = 0) -> list[Item]:
-    numbers = epoch_batches(run.data, epoch, run.batch)[batch]
-    return run.readable(next(load(run.data, epoch, [numbers])))
 
 
 def test_a_run_leaves_a_network_its_log_and_its_sheets(scenes: Path, text: Path, tmp_path: Path) -> None:
@@ -306,110 +243,6 @@ def test_a_dry_run_estimates_and_writes_nothing(
     said = capsys.readouterr().out
     assert "steps an epoch" in said and "peak memory" in said and "hours" in said
     assert not list((tmp_path / "run").rglob("*.*"))
-
-
-def frozen(text: Path, init: Path, **changes: object) -> TrainConfig:
-    return replace(tiny(text, lr_image=0.0, **changes), model=weights.read_config(init))
-
-
-@pytest.fixture(scope="module")
-def trained(scenes: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("trained")
-    assert main(arguments(scenes, text, out, "--epochs", "1", "--set", "validation=0")) == 0
-    return out
-
-
-def cached_run(config: TrainConfig, init: Path, scenes: Path, folder: Path, cache: Path | None) -> Run:
-    model = start(config, init)
-    sources = open_sources([str(scenes)])
-    data = TrainingSet(sources, config, model, open_caches(config, cache, model, sources))
-    return Run(config, World.here(), model, data, RunFolder(folder))
-
-
-def test_a_cache_runs_the_frozen_encoders_once_and_changes_no_loss(
-    scenes: Path, text: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    plain = cached_run(frozen(text, trained), trained, scenes, tmp_path / "plain", None)
-    kept = cached_run(frozen(text, trained), trained, scenes, tmp_path / "kept", tmp_path / "cache")
-    assert "will take up to" in capsys.readouterr().out
-    losses = [[run.step(items(run, epoch), 10)["loss"] for epoch in (0, 0)] for run in (plain, kept)]
-    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
-    calls: list[int] = []
-    for encoder in (kept.model.image_encoder, kept.model.text_encoder.bert):
-        encoder.register_forward_hook(lambda *_: calls.append(1))
-    kept.step(items(kept), 10)
-    assert not calls
-    again = cached_run(frozen(text, trained), trained, scenes, tmp_path / "again", tmp_path / "cache")
-    assert [again.step(items(again, 0), 10)["loss"] for _ in range(2)] == losses[
-        1
-    ]  # also the epoch that wrote
-
-
-def test_a_cache_refuses_what_it_cannot_be_true_to(
-    scenes: Path, text: Path, trained: Path, tmp_path: Path
-) -> None:
-    config, sources = frozen(text, trained), [Source(scenes, "train", 1.0)]
-    model = weights.load(trained)
-    counted = replace(config, model=replace(config.model, count_padding=True))
-    for changed, word in (
-        (replace(config, augment=Augment(flip=True)), "changed every epoch"),
-        (replace(config, text_dropout=True), "dropout"),
-        (replace(config, lr_image=1e-4, lr_text=1e-4), "both encoders"),
-        (counted, "padding"),
-    ):
-        with pytest.raises(InputError, match=word):
-            open_caches(changed, tmp_path / "cache", model, sources)
-    open_caches(config, tmp_path / "cache", model, sources)
-    with torch.no_grad():
-        next(model.image_encoder.parameters()).add_(1)
-    with pytest.raises(InputError, match="another encoder"):
-        open_caches(config, tmp_path / "cache", model, sources)
-
-
-def test_a_full_disk_leaves_no_half_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path, "me")
-
-    def full(self: Path, data: bytes) -> int:
-        with self.open("wb") as part:
-            part.write(data[: len(data) // 2])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(InputError, match="No space left"):
-        cache.write("ab", {"p2": torch.ones(4)})
-    assert cache.read("ab") is None
-    assert [f.name for f in tmp_path.rglob("*") if f.is_file()] == ["encoder"]
-    monkeypatch.undo()
-    with pytest.raises(InputError, match="GB free"):
-        cache.require(1e18)
-
-
-def test_every_sample_is_seen_as_often_as_its_source_says(scenes: Path, text: Path, tmp_path: Path) -> None:
-    config = tiny(text)
-    model = start(config, None)
-    halves = TrainingSet(open_sources([f"{scenes}=0.5"]), config, model, Caches())
-    twice = TrainingSet(open_sources([f"{scenes}=2"]), config, model, Caches())
-    assert sorted(n for b in epoch_batches(twice, 0, 4) for n in b) == sorted([*range(24), *range(24)])
-    seen = [{n for b in epoch_batches(halves, epoch, 4) for n in b} for epoch in range(2)]
-    assert [len(s) for s in seen] == [12, 12] and seen[0] != seen[1]
-
-
-def test_photos_without_narratives_are_told_anew_and_held_out_by_name(
-    scenes: Path, text: Path, tmp_path: Path
-) -> None:
-    bare = tmp_path / "bare"
-    shutil.copytree(scenes, bare)
-    (bare / "annotations" / "png_coco_train.json").unlink()
-    config = tiny(text, augment=Augment(flip=True, crop=0.6, colour=0.2), absent=1, validation=0.3)
-    model = start(config, None)
-    data = TrainingSet(open_sources([str(bare)]), config, model, Caches())
-    first, again, later = data[(0, 0)], data[(0, 0)], data[(1, 0)]
-    assert isinstance(first, Item) and isinstance(again, Item) and isinstance(later, Item)
-    assert first.tokens == again.tokens and torch.equal(first.targets, again.targets)
-    assert first.tokens != later.tokens
-    source = data.sources[0]
-    held = {i for i in range(len(source)) if held_out(source.image(i), 0.3)}
-    assert held and held.isdisjoint(index for _, index in data.references)
 
 
 def test_presets_are_what_they_say() -> None:

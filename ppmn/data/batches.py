@@ -1,5 +1,6 @@
 """From samples to batches: which photos go together, and what the network and the losses see of them."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,10 @@ class Bad:
 
 
 class TrainingSet(Dataset[Item | Bad]):
-    """Items by (epoch, number): the same for the same seed, whoever reads them and when."""
+    """Items by (epoch, number): the same for the same seed, whoever reads them and when.
+
+    Numbers from `len` on are a photo's second copy in an epoch, told in other words, and so on.
+    """
 
     def __init__(self, sources: Sequence[Source], config: TrainConfig, model: PPMN, caches: Caches) -> None:
         self.sources, self.config, self.caches = sources, config, caches
@@ -69,6 +73,9 @@ class TrainingSet(Dataset[Item | Bad]):
             for i in range(len(source))
             if not held_out(source.image(i), config.validation)
         ]
+        self.donors: list[list[int]] = [[] for _ in sources]
+        for s, i in self.references:
+            self.donors[s].append(i)
         if not self.references:
             raise InputError("the training split is empty: every photo is held out for validation")
 
@@ -77,28 +84,31 @@ class TrainingSet(Dataset[Item | Bad]):
 
     def __getitem__(self, place: tuple[int, int]) -> Item | Bad:
         epoch, number = place
-        s, index = self.references[number]
+        copy, reference = divmod(number, len(self))
+        s, index = self.references[reference]
         rng = rng_for(self.config.seed, epoch, number)
         try:
-            sample = self.sources[s].sample(index, rng, self.config.augment, self.config.absent)
-            return self.item(sample, self.sources[s])
+            augment, absent = self.config.augment, self.config.absent
+            sample = self.sources[s].sample(index, rng, augment, absent, copy, self.donors[s])
+            return self.item(sample, self.sources[s], copy)
         except (InputError, OSError) as error:
             return Bad(str(error))
 
-    def item(self, sample: Sample, source: Source) -> Item:
+    def item(self, sample: Sample, source: Source, copy: int) -> Item:
         encoder = self.image_encoder
-        kept = self.kept(sample, source)
+        kept = self.kept(sample, source, copy)
         size = encoder.size_for(sample.photo.height, sample.photo.width)
         photo = encoder.prepare(sample.photo) if kept.features is None else None
         tokens = self.text_encoder.tokenize(sample.caption, [(p.start, p.end) for p in sample.phrases])
         targets, known = truth(sample, size, encoder.padded(*size), encoder.stride, self.config)
         return Item(f"{source.name}/{sample.image.photo.name}", photo, tokens, kept, targets, known)
 
-    def kept(self, sample: Sample, source: Source) -> Kept:
+    def kept(self, sample: Sample, source: Source, copy: int) -> Kept:
         photo = caption = ""
         features = words = None
         if self.caches.image is not None:
-            photo = content_key(sample.image.photo.read_bytes())
+            changed = self.config.augment.fixed and copy > 0 and source.given is None
+            photo = content_key(sample.photo.tobytes() if changed else sample.image.photo.read_bytes())
             features = self.caches.image.read(photo)
         if self.caches.text is not None and source.given is not None:  # a made caption never comes again
             caption = content_key(sample.caption.encode())
@@ -166,15 +176,16 @@ def epoch_batches(data: TrainingSet, epoch: int, batch: int) -> list[list[int]]:
 
 
 def drawn(data: TrainingSet, s: int, rng: np.random.Generator) -> np.ndarray:
-    """The numbers of a source's samples, each as often as its weight says; a fraction is drawn."""
+    """The numbers of a source's samples, copies as its weight says; a fraction is drawn."""
     mine = np.array([n for n, (source, _) in enumerate(data.references) if source == s], dtype=np.int64)
     times, rest = divmod(data.sources[s].weight, 1)
     extra = rng.permutation(mine)[: round(rest * len(mine))]
-    return np.concatenate([np.repeat(mine, int(times)), extra])
+    copies = [mine + copy * len(data) for copy in range(int(times))]
+    return np.concatenate([*copies, extra + int(times) * len(data)])
 
 
 def shape(data: TrainingSet, number: int) -> tuple[int, int]:
-    s, index = data.references[number]
+    s, index = data.references[number % len(data)]
     image = data.sources[s].image(index)
     height, width = data.image_encoder.padded(*data.image_encoder.size_for(image.height, image.width))
     return height, width
@@ -195,7 +206,7 @@ def open_caches(config: TrainConfig, folder: Path | None, model: PPMN, sources: 
         raise InputError("both encoders are trained: there is nothing that --cache could keep")
     image = text = None
     if config.lr_image == 0:
-        if config.augment != Augment():
+        if config.augment != Augment() and not config.augment.fixed:
             raise InputError(f"photos are changed every epoch ({config.augment}): --cache cannot keep them")
         if config.model.count_padding:
             raise InputError(
@@ -203,8 +214,12 @@ def open_caches(config: TrainConfig, folder: Path | None, model: PPMN, sources: 
             )
         encoder = model.image_encoder
         image = Cache(folder / "image", fingerprint(*encoder.makes_features()))
-        photos = {i.photo: i for s in sources for i in (s.image(n) for n in range(len(s)))}
-        image.require(2 * sum(encoder.values(i.height, i.width) for i in photos.values()))
+        copies: dict[Path, int] = {}
+        for source, n in ((s, n) for s in sources for n in range(len(s))):
+            photo = source.image(n)
+            times = math.ceil(source.weight) if config.augment.fixed and source.given is None else 1
+            copies[photo.photo] = times * encoder.values(photo.height, photo.width)
+        image.require(2 * sum(copies.values()))
     if config.lr_text == 0:
         if config.text_dropout:
             raise InputError("the frozen text encoder's dropout is live: --cache needs text_dropout=false")

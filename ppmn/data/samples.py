@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageEnhance
+from PIL import Image
 
+from ppmn.data.changes import changed_photo, pasted, recoloured
 from ppmn.data.narrate import Narrator, rng_for
 from ppmn.data.narratives import GroundedPhrase, Narrative, narratives_file
 from ppmn.data.panoptic import BORDER, VOID, PanopticImage, read_panoptic, read_photo, splits
@@ -65,8 +66,16 @@ class Source:
         unknown = self.has_stuff and all(s.score is None for s in image.segments)
         return (VOID, BORDER) if unknown else (BORDER,)
 
-    def sample(self, index: int, rng: np.random.Generator, augment: Augment, absent: int) -> Sample:
-        """One sample; a made narrative tells what is left after flipping and cropping."""
+    def sample(
+        self,
+        index: int,
+        rng: np.random.Generator,
+        augment: Augment,
+        absent: int,
+        copy: int = 0,
+        donors: Sequence[int] = (),
+    ) -> Sample:
+        """One sample; a made narrative tells what is there after pasting from `donors`, flips and crops."""
         image = self.image(index)
         photo, ids = read_photo(image.photo), image.ids()
         if ids.shape != (photo.height, photo.width):
@@ -75,13 +84,19 @@ class Source:
         if self.given is not None:
             narrative = self.given[index]
             return Sample(image, photo, ids, narrative.caption, narrative.grounded, self.void(image))
-        changed, changed_ids = changed_photo(photo, ids, rng, augment)
+        chance = rng_for(copy, index, 0) if augment.fixed else rng
+        augment = Augment() if augment.fixed and copy == 0 else augment
+        if augment.paste and donors:
+            things = {c.id for c in self.categories.values() if c.isthing}
+            donor = self.images[donors[int(chance.integers(len(donors)))]]
+            image, photo, ids = pasted((image, photo, ids), donor, things, chance, augment.paste)
+        changed, changed_ids = changed_photo(photo, ids, chance, augment)
         told = self.narrator(image, changed_ids, np.asarray(changed), rng, absent)
         if not any(p.segment_ids for p in told.phrases):  # the crop kept nothing that can be told
             changed, changed_ids = photo, ids
             told = self.narrator(image, ids, np.asarray(photo), rng, absent)
         phrases = tuple(p for p in told.phrases if p.segment_ids or p.absent)
-        coloured = recoloured(changed, rng, augment.colour)
+        coloured = recoloured(changed, chance, augment.colour)
         return Sample(image, coloured, changed_ids, told.caption, phrases, self.void(image))
 
     def narrative(self, index: int, seed: int) -> Narrative:
@@ -107,25 +122,3 @@ def held_out(image: PanopticImage, share: float) -> bool:
     """Whether a photo is for validation: by its name, so that it is so in every source that has it."""
     digest = hashlib.sha256(image.photo.stem.encode()).digest()
     return int.from_bytes(digest[:4], "big") < share * 2**32
-
-
-def changed_photo(
-    photo: Image.Image, ids: NDArray[np.int32], rng: np.random.Generator, augment: Augment
-) -> tuple[Image.Image, NDArray[np.int32]]:
-    """Flipped and cropped at random, the photo and its ids alike."""
-    if augment.flip and rng.random() < 0.5:
-        photo, ids = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT), ids[:, ::-1]
-    if augment.crop < 1:
-        height, width = (max(1, round(side * rng.uniform(augment.crop, 1))) for side in ids.shape)
-        top, left = int(rng.integers(len(ids) - height + 1)), int(rng.integers(ids.shape[1] - width + 1))
-        photo = photo.crop((left, top, left + width, top + height))
-        ids = ids[top : top + height, left : left + width]
-    return photo, np.ascontiguousarray(ids)
-
-
-def recoloured(photo: Image.Image, rng: np.random.Generator, share: float) -> Image.Image:
-    """Brightness, contrast and saturation changed a little, after the colours have been told."""
-    if share > 0:
-        for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
-            photo = enhance(photo).enhance(float(rng.uniform(1 - share, 1 + share)))
-    return photo
