@@ -276,3 +276,8 @@ def test_an_ablation_is_a_table_and_a_picture(scenes: Path, text: Path, tmp_path
     before = (tmp_path / "pixels-4-seed1" / "model.safetensors").stat().st_mtime_ns
     assert main([*command, "--table", "pixels", "--values", "0", "4"]) == 0
     assert (tmp_path / "pixels-4-seed1" / "model.safetensors").stat().st_mtime_ns == before
+    for table, values in (("rounds", ("1", "3")), ("aggregation", ("mutan", "sk", "mca"))):
+        assert main([*command, "--table", table, "--seeds", "0", "--values", *values]) == 0
+        cells = [line.split(" | ") for line in (tmp_path / f"{table}.md").read_text().splitlines()[2:]]
+        assert [cell[0].removeprefix("| ") for cell in cells if len(cell) > 1] == list(values)
+        assert all(0 <= float(cell[1]) <= 100 for cell in cells if len(cell) > 1)
