@@ -90,25 +90,25 @@ class TrainingSet(Dataset[Item | Bad]):
         try:
             augment, absent = self.config.augment, self.config.absent
             sample = self.sources[s].sample(index, rng, augment, absent, copy, self.donors[s])
-            return self.item(sample, self.sources[s], copy)
+            return self.item(sample, self.sources[s])
         except (InputError, OSError) as error:
             return Bad(str(error))
 
-    def item(self, sample: Sample, source: Source, copy: int) -> Item:
+    def item(self, sample: Sample, source: Source) -> Item:
         encoder = self.image_encoder
-        kept = self.kept(sample, source, copy)
+        kept = self.kept(sample, source)
         size = encoder.size_for(sample.photo.height, sample.photo.width)
         photo = encoder.prepare(sample.photo) if kept.features is None else None
         tokens = self.text_encoder.tokenize(sample.caption, [(p.start, p.end) for p in sample.phrases])
         targets, known = truth(sample, size, encoder.padded(*size), encoder.stride, self.config)
         return Item(f"{source.name}/{sample.image.photo.name}", photo, tokens, kept, targets, known)
 
-    def kept(self, sample: Sample, source: Source, copy: int) -> Kept:
+    def kept(self, sample: Sample, source: Source) -> Kept:
         photo = caption = ""
         features = words = None
         if self.caches.image is not None:
-            changed = self.config.augment.fixed and copy > 0 and source.given is None
-            photo = content_key(sample.photo.tobytes() if changed else sample.image.photo.read_bytes())
+            file = sample.image.photo
+            photo = content_key(sample.photo.tobytes() if sample.changed else file.read_bytes())
             features = self.caches.image.read(photo)
         if self.caches.text is not None and source.given is not None:  # a made caption never comes again
             caption = content_key(sample.caption.encode())

@@ -31,6 +31,7 @@ class Sample:
     caption: str
     phrases: tuple[GroundedPhrase, ...]  # the supervised ones: grounded, or known to be absent
     void: tuple[int, ...]  # ids that are neither in nor out
+    changed: bool = False  # the photo is not as its file has it
 
 
 class Source:
@@ -97,7 +98,8 @@ class Source:
             told = self.narrator(image, ids, np.asarray(photo), rng, absent)
         phrases = tuple(p for p in told.phrases if p.segment_ids or p.absent)
         coloured = recoloured(changed, chance, augment.colour)
-        return Sample(image, coloured, changed_ids, told.caption, phrases, self.void(image))
+        void = self.void(image)
+        return Sample(image, coloured, changed_ids, told.caption, phrases, void, augment != Augment())
 
     def narrative(self, index: int, seed: int) -> Narrative:
         """The narrative that validation uses: the given one, or one made once and for all."""
