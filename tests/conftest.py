@@ -1,14 +1,20 @@
-"""What the tests share: the reference material where it is there, a text encoder, a few scenes."""
+"""What the tests share: the reference material where it is there, a text encoder, a few scenes, a browser."""
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from models import bert_folder
 
+from bench.pictures import CHROMIUM
 from ppmn.data.scenes import write_scenes
 
 SHARED = Path(os.environ.get("PPMN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+QUIET = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
+FLAGS = [f"--{flag}" for flag in (*QUIET, "disable-component-update", "disable-sync")]
 
 
 @pytest.fixture(scope="session")
@@ -31,6 +37,19 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("scenes")
     write_scenes(root, 24, "train", 5)
     return root
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """A headless browser; where there is none its tests are skipped."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    path = next(filter(None, map(shutil.which, CHROMIUM)), None)
+    if path is None:
+        pytest.skip("the browser tests did not run: there is no chromium (make browser installs it)")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=path, args=FLAGS)
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(autouse=True)

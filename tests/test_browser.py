@@ -13,21 +13,11 @@ import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
 from serving import CAPTION, encoded, look, metric, photo, running, small_model
-from visiting import CHROMIUM, FLAGS, SHOTS, Visitor, playwright
+from visiting import SHOTS, Visitor, playwright
 
 import ppmn
 
 TEXTS = ["two dogs", "green grass", "red ball", "blue sky"]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    if CHROMIUM is None:
-        pytest.skip("the browser tests did not run: there is no chromium (make browser installs it)")
-    with playwright.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 
 import base64
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -12,9 +11,6 @@ import numpy as np
 import pytest
 
 playwright = pytest.importorskip("playwright.sync_api")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-QUIET = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
-FLAGS = [f"--{flag}" for flag in (*QUIET, "disable-component-update", "disable-sync")]
 PACKED = "btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join(''))"
 SHOTS = Path(os.environ.get("PPMN_SCREENSHOTS", Path(__file__).resolve().parents[1] / "out" / "screenshots"))
 
