@@ -17,6 +17,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from ppmn.errors import InputError
+from ppmn.files import replacing
 
 
 @dataclass(frozen=True)
@@ -35,11 +36,13 @@ class Cache:
         mark = folder / "encoder"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if mark.is_file() and mark.read_text().strip() != encoder:
+            if not mark.is_file():  # several processes may open it at once: it is there whole, or not yet
+                with replacing(mark) as part:
+                    part.write_text(f"{encoder}\n")
+            if mark.read_text().strip() != encoder:
                 raise InputError(
                     f"{folder} holds what another encoder made; give this one a folder of its own"
                 )
-            mark.write_text(f"{encoder}\n")
         except OSError as error:
             raise InputError(f"the cache {folder} cannot be written ({error})") from error
 

@@ -80,6 +80,19 @@ def test_a_cache_refuses_what_it_cannot_be_true_to(
         open_caches(config, tmp_path / "cache", model, sources)
 
 
+def test_a_torn_mark_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def torn(self: Path, text: str) -> int:
+        with self.open("w") as part:
+            part.write(text[:2])
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "write_text", torn)
+        with pytest.raises(InputError, match="No space left"):
+            Cache(tmp_path, "encoder")
+    Cache(tmp_path, "encoder")  # as another process would meet it
+
+
 def test_a_full_disk_leaves_no_half_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cache = Cache(tmp_path, "me")
 
