@@ -176,7 +176,10 @@ class Run:
         self.average = {n: p.detach().clone() for n, p in self.trained.items()} if config.average else {}
         decay = config.weight_decay
         self.optimizer = torch.optim.AdamW(self.groups(), lr=config.lr, weight_decay=decay, fused=True)
-        self.network: nn.Module = DistributedDataParallel(model) if world.size > 1 else model
+        self.network: nn.Module = model
+        if world.size > 1:
+            # small buckets: one gradient travels while the next is computed
+            self.network = DistributedDataParallel(model, bucket_cap_mb=2, gradient_as_bucket_view=True)
         self.batch = config.batch * (world.size if config.per_process else 1)
         if self.batch < world.size:
             raise InputError(f"a batch of {self.batch} cannot be shared by {world.size} processes")
