@@ -33,6 +33,7 @@ class TrainConfig:
     lr: float = 1e-4
     lr_text: float = 1e-5  # 0: frozen
     lr_image: float = 0.0  # 0: frozen
+    small_epochs: int = 0  # the first ones, with photos of five sixths of their sides: a third cheaper
     schedule: Literal["halving", "cosine"] = "halving"
     halve_from: int = 10  # epoch at which the rate is first halved, the text encoder's never
     halve_every: int = 2
@@ -54,8 +55,19 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         ones = ("epochs", "batch", "accumulate", "halve_every", "evaluate_every", "checkpoint_every", "keep")
-        zeros = ("workers", "lr", "lr_text", "lr_image", "seed", "absent", "warmup", "clip", "validation")
-        for names, limit in ((ones, 1), (zeros, 0)):
+        zeros = (
+            "workers",
+            "lr",
+            "lr_text",
+            "lr_image",
+            "seed",
+            "absent",
+            "warmup",
+            "clip",
+            "validation",
+            "small_epochs",
+        )
+        for names, limit in ((ones, 1), ((*zeros, "validation"), 0)):
             for name in names:
                 if getattr(self, name) < limit:
                     raise InputError(f"{name} is {getattr(self, name)}; it must be at least {limit}")
@@ -101,7 +113,8 @@ def small(image: ImageConfig, **recipe: Any) -> TrainConfig:
 def scenes() -> TrainConfig:
     """Drawn scenes in minutes on two cores: the image encoder from nothing, a frozen text encoder."""
     image = ImageConfig(18, "torchvision", "group", width=32, channels=64, short=192, long=256)
-    return small(image, epochs=3, batch=4, lr_image=1e-3, validation=0.05, validation_photos=100)
+    held: dict[str, Any] = {"validation": 0.05, "validation_photos": 100}
+    return small(image, epochs=3, small_epochs=2, batch=4, lr_image=1e-3, **held)
 
 
 def compact() -> TrainConfig:

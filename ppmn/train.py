@@ -204,25 +204,31 @@ class Run:
         """All epochs that are left: step, keep, evaluate; in the end the best network."""
         config, progress, first = self.config, self.progress, self.world.rank == 0
         for epoch in range(progress.epoch, config.epochs):
-            batches = epoch_batches(self.data, epoch, self.batch)
-            mine = [batch[self.world.rank :: self.world.size] for batch in batches]
-            reading = load(self.data, epoch, mine[progress.step :])
-            title = f"epoch {epoch + 1}/{config.epochs}"
-            with tqdm(total=len(batches), initial=progress.step, desc=title, disable=not first) as bar:
-                for found in reading:
-                    line = self.step(self.readable(found), len(batches) * config.epochs)
-                    bar.set_postfix(loss=f"{line['loss']:.3f}")
-                    bar.update()
-                    if first:
-                        self.folder.log(line)
-                    if progress.total % config.checkpoint_every == 0:
-                        self.save()
+            with self.data.sized(epoch):
+                self.one_epoch(epoch)
             progress.epoch, progress.step = epoch + 1, 0
             if held and (progress.epoch % config.evaluate_every == 0 or progress.epoch == config.epochs):
                 self.evaluate(held)
             self.save()
         if first:
             self.finish()
+
+    def one_epoch(self, epoch: int) -> None:
+        """The steps of an epoch that are left."""
+        config, progress, first = self.config, self.progress, self.world.rank == 0
+        batches = epoch_batches(self.data, epoch, self.batch)
+        mine = [batch[self.world.rank :: self.world.size] for batch in batches]
+        reading = load(self.data, epoch, mine[progress.step :])
+        title = f"epoch {epoch + 1}/{config.epochs}"
+        with tqdm(total=len(batches), initial=progress.step, desc=title, disable=not first) as bar:
+            for found in reading:
+                line = self.step(self.readable(found), len(batches) * config.epochs)
+                bar.set_postfix(loss=f"{line['loss']:.3f}")
+                bar.update()
+                if first:
+                    self.folder.log(line)
+                if progress.total % config.checkpoint_every == 0:
+                    self.save()
 
     def readable(self, found: Sequence[Item | Bad]) -> list[Item]:
         """The samples that could be read; more bad ones than allowed end the run."""

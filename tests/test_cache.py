@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from training import arguments, items, tiny
+from training import a_run, arguments, items, tiny
 
 from ppmn.cache import Cache, Caches
 from ppmn.checkpoints import RunFolder
@@ -68,6 +68,7 @@ def test_a_cache_refuses_what_it_cannot_be_true_to(
     for changed, word in (
         (replace(config, augment=Augment(flip=True)), "changed every epoch"),
         (replace(config, text_dropout=True), "dropout"),
+        (replace(config, small_epochs=1), "photos grow"),
         (replace(config, lr_image=1e-4, lr_text=1e-4), "both encoders"),
         (counted, "padding"),
     ):
@@ -78,6 +79,23 @@ def test_a_cache_refuses_what_it_cannot_be_true_to(
         next(model.image_encoder.parameters()).add_(1)
     with pytest.raises(InputError, match="another encoder"):
         open_caches(config, tmp_path / "cache", model, sources)
+
+
+def test_photos_are_small_in_the_first_epochs_only(scenes: Path, text: Path, tmp_path: Path) -> None:
+    run = a_run(tiny(text, epochs=2, small_epochs=1, validation=0.2), scenes, tmp_path)
+    sides: list[tuple[int, ...]] = []
+
+    def step(found: list[Item], steps: int) -> dict[str, float]:
+        sides.extend(item.photo.shape[1:] for item in found if item.photo is not None)
+        run.progress.total += 1
+        return {"loss": 0.0, "total": run.progress.total}
+
+    run.step = step  # type: ignore[method-assign, assignment]
+    run.go({})
+    half = len(sides) // 2
+    assert set(sides[:half]) == {(53, 71)} and set(sides[half:]) == {(64, 85)}
+    saved = weights.load(tmp_path).config.image
+    assert (saved.short, saved.long) == (64, 128)
 
 
 def test_a_torn_mark_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,10 +47,8 @@ def arguments(scenes: Path, text: Path, out: Path, *more: str) -> list[str]:
 
 
 def tiny(text: Path, **changes: object) -> TrainConfig:
-    config = replace(
-        PRESETS["scenes"](), model=small_config(text), batch=4, workers=0, validation=0.0, clip=0.0
-    )
-    return replace(config, **changes)  # type: ignore[arg-type]
+    plain = {"batch": 4, "workers": 0, "validation": 0.0, "clip": 0.0, "small_epochs": 0}
+    return replace(PRESETS["scenes"](), **{"model": small_config(text), **plain, **changes})  # type: ignore[arg-type]
 
 
 def a_run(config: TrainConfig, scenes: Path, folder: Path, caches: Caches | None = None) -> Run:

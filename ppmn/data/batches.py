@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,7 @@ from ppmn.model.text import Queries, Tokens
 from ppmn.presets import Augment, TrainConfig
 
 PIECES = 80  # word pieces of a narrative, about
+SMALL = 5 / 6  # of a photo's sides, in the small epochs
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,18 @@ class TrainingSet(Dataset[Item | Bad]):
             return self.item(sample, self.sources[s])
         except (InputError, OSError) as error:
             return Bad(str(error))
+
+    @contextmanager
+    def sized(self, epoch: int) -> Iterator[None]:
+        """While an epoch is read and trained on, photos have its size."""
+        encoder, whole = self.image_encoder, self.image_encoder.config
+        if epoch < self.config.small_epochs:
+            short, long = round(SMALL * whole.short), round(SMALL * whole.long)
+            encoder.config = replace(whole, short=short, long=long)
+        try:
+            yield
+        finally:
+            encoder.config = whole
 
     def item(self, sample: Sample, source: Source) -> Item:
         encoder = self.image_encoder
@@ -208,6 +222,8 @@ def open_caches(config: TrainConfig, folder: Path | None, model: PPMN, sources: 
     if config.lr_image == 0:
         if config.augment != Augment() and not config.augment.fixed:
             raise InputError(f"photos are changed every epoch ({config.augment}): --cache cannot keep them")
+        if config.small_epochs:
+            raise InputError(f"photos grow after {config.small_epochs} epochs: --cache cannot keep them")
         if config.model.count_padding:
             raise InputError(
                 "padding counts, so a photo's features depend on its batch: --cache cannot keep them"
