@@ -6,7 +6,7 @@ python -m bench.compact MODEL --data ROOT ... --sides 336x448 462x616 --swapped 
 For every model at every size: Average Recall (full) by threshold, at the best one every split, and the
 paired difference to the first line. --swapped puts captions on other photos of their source: the share of
 phrases whose mask is empty or whose score is low, for what is annotated as not there and for what is.
---out saves the best model with its size and threshold.
+--out saves the best model with its size and threshold, in half precision.
 """
 
 import argparse
@@ -154,7 +154,7 @@ def main() -> None:
     if args.swapped:
         tell_swapped(list(swapped(Grounder(best.load()), sources, held)))
     if args.out:
-        weights.save(best.load(), args.out)
+        weights.save(best.load(), args.out, half=True)
         print(f"saved to {args.out}")
 
 

@@ -30,11 +30,14 @@ class ImageConfig:
     long: int = 1333  # unless the longer would pass this
     kind: Literal["resnet", "dinov2"] = "resnet"
     layers: tuple[int, ...] = (6, 9, 12)  # of DINOv2, whose tokens the pyramid is made from
+    tuned: int = 0  # last blocks of DINOv2 that are trained too, at lr_image
     sha256: str = ""  # of the shipped DINOv2 weights, filled when saving
 
     def __post_init__(self) -> None:
         if self.kind == "dinov2" and not (self.layers and all(1 <= layer <= 12 for layer in self.layers)):
             raise InputError(f"layers is {self.layers}; DINOv2 has 1 to 12, and one is needed")
+        if not 0 <= self.tuned <= 12 or (self.tuned and 12 not in self.layers):
+            raise InputError(f"tuned is {self.tuned}; it may be 0, or up to 12 where layers has the last one")
         for name in ("width", "channels", "short", "long"):
             if getattr(self, name) < 1:
                 raise InputError(

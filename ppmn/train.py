@@ -123,6 +123,10 @@ def start(config: TrainConfig, init: Path | None) -> PPMN:
         model = weights.build(config.model)
     model.image_encoder.requires_grad_(config.lr_image > 0)
     if isinstance(model.image_encoder, Dinov2FPN):
+        if config.lr_image > 0 and not config.model.image.tuned:
+            raise InputError("lr_image is above 0, but model.image.tuned says that no block is to be trained")
+        model.image_encoder.vit.requires_grad_(False)
+        model.image_encoder.tuned.requires_grad_(config.lr_image > 0)
         model.image_encoder.adapter.requires_grad_(True)
     model.text_encoder.requires_grad_(config.lr_text > 0)
     if config.model.pixels == 0:  # nothing is aggregated

@@ -63,7 +63,6 @@ def test_a_cache_refuses_what_it_cannot_be_true_to(
     scenes: Path, text: Path, trained: Path, tmp_path: Path
 ) -> None:
     config, sources = frozen(text, trained), [Source(scenes, "train", 1.0)]
-    model = weights.load(trained)
     counted = replace(config, model=replace(config.model, count_padding=True))
     for changed, word in (
         (replace(config, augment=Augment(flip=True)), "changed every epoch"),
@@ -73,7 +72,8 @@ def test_a_cache_refuses_what_it_cannot_be_true_to(
         (counted, "padding"),
     ):
         with pytest.raises(InputError, match=word):
-            open_caches(changed, tmp_path / "cache", model, sources)
+            open_caches(changed, tmp_path / "cache", start(changed, trained), sources)
+    model = start(config, trained)
     open_caches(config, tmp_path / "cache", model, sources)
     with torch.no_grad():
         next(model.image_encoder.parameters()).add_(1)

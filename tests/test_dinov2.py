@@ -14,7 +14,6 @@ from ppmn.checkpoints import RunFolder
 from ppmn.config import ImageConfig
 from ppmn.data.batches import TrainingSet, epoch_batches, load, open_caches
 from ppmn.data.samples import open_sources
-from ppmn.data.scenes import write_scenes
 from ppmn.errors import InputError
 from ppmn.model import weights
 from ppmn.model.dinov2 import WEIGHTS, Dinov2FPN
@@ -40,7 +39,9 @@ def test_the_shipped_weights_are_the_converted_ones() -> None:
     assert digest == "7d0e282f5e60f4e84b96ae3b0e902b85620fd92f6446dca2f92d94b9e74051b0"
 
 
-def test_a_batch_equals_its_singles(encoder: Dinov2FPN) -> None:
+@pytest.mark.parametrize("tuned", [0, 3, 12])
+def test_a_batch_equals_its_singles(tuned: int) -> None:
+    encoder = Dinov2FPN(replace(IMAGE, tuned=tuned)).eval()
     pictures = photos((56, 84), (56, 84), (84, 56))
     with torch.no_grad():
         together = encoder(pictures)
@@ -56,6 +57,20 @@ def test_its_levels_are_a_pyramid(encoder: Dinov2FPN) -> None:
         levels = encoder(photos((56, 84))).levels
     assert [tuple(level.shape[1:]) for level in levels] == [(32, 16, 24), (32, 8, 12), (32, 4, 6), (32, 2, 3)]
     assert encoder.values(56, 84) == 2 * 384 * 4 * 6
+
+
+@pytest.mark.parametrize("tuned", [1, 3, 6, 8, 12])
+def test_what_is_tuned_changes_nothing_before_it_is_trained(encoder: Dinov2FPN, tuned: int) -> None:
+    apart = Dinov2FPN(replace(IMAGE, tuned=tuned)).eval()
+    apart.load_state_dict(encoder.state_dict())
+    (picture,) = photos((56, 84))
+    with torch.no_grad():
+        (kept,) = apart.features([picture])
+        assert sum(value.numel() for value in kept.values()) == apart.values(56, 84)
+        for level, mine in zip(encoder([picture]).levels, apart.pyramid([kept]).levels, strict=True):
+            assert torch.allclose(level, mine, atol=1e-5)
+    with pytest.raises(InputError, match="tuned"):
+        replace(IMAGE, tuned=tuned, layers=(6,))
 
 
 @pytest.mark.parametrize("size", [(1, 1), (480, 640), (640, 480), (3000, 200), (37, 1900)])
@@ -83,31 +98,50 @@ def test_only_what_was_trained_is_stored(tmp_path: Path) -> None:
 def test_kept_tokens_serve_every_pyramid_but_no_other_size(encoder: Dinov2FPN) -> None:
     mine = fingerprint(*encoder.makes_features())
     assert fingerprint(*Dinov2FPN(replace(IMAGE, channels=64)).makes_features()) == mine
+    later = Dinov2FPN(replace(IMAGE, tuned=3))
+    kept = fingerprint(*later.makes_features())
+    with torch.no_grad():
+        later.vit.encoder.layer[9].norm1.weight.add_(1)
+    assert fingerprint(*later.makes_features()) == kept != mine  # what is trained does not count
     for change in ({"short": 84}, {"layers": (12,)}):
         assert fingerprint(*Dinov2FPN(replace(IMAGE, **change)).makes_features()) != mine
 
 
-def test_its_pyramid_is_trained_on_kept_tokens(tmp_path: Path) -> None:
-    write_scenes(tmp_path / "scenes", 4, "train", 3)
-    model = replace(small_config(bert_folder(tmp_path / "bert")), image=IMAGE)
-    config = replace(
-        PRESETS["compact"](), model=model, batch=4, workers=0, validation=0.0, clip=0.0, warmup=0
-    )
+@pytest.mark.parametrize("tuned", [0, 2])
+def test_it_is_trained_on_kept_tokens(scenes: Path, text: Path, tmp_path: Path, tuned: int) -> None:
+    model = replace(small_config(text), image=replace(IMAGE, tuned=tuned))
+    quick = {"batch": 4, "workers": 0, "validation": 0.0, "clip": 0.0, "warmup": 0}
+    config = replace(PRESETS["compact"](), model=model, lr_image=1e-4 if tuned else 0.0, **quick)
     losses = []
     for cache in (None, tmp_path / "cache", tmp_path / "cache"):
         torch.manual_seed(0)
         network = start(config, None)
-        sources = open_sources([str(tmp_path / "scenes")])
+        sources = open_sources([str(scenes)])
         caches = open_caches(config, cache, network, sources) if cache else Caches()
         run = Run(
             config, World.here(), network, TrainingSet(sources, config, network, caches), RunFolder(tmp_path)
         )
-        assert not any(name.startswith("image_encoder.vit.") for name in run.trained)
-        (numbers,) = epoch_batches(run.data, 0, 4)
+        numbers = epoch_batches(run.data, 0, 4)[0]
         items = run.readable(next(load(run.data, 0, [numbers])))
-        before = [p.clone() for p in network.image_encoder.adapter.parameters()]
+        before = {name: value.clone() for name, value in network.image_encoder.state_dict().items()}
         losses.append(run.step(items, 10)["loss"])
-        after = list(network.image_encoder.adapter.parameters())
-        assert any(not torch.equal(a, b) for a, b in zip(before, after, strict=True))
+        after = network.image_encoder.state_dict()
+        changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+        last = tuple(f"vit.encoder.layer.{11 - n}." for n in range(tuned))
+        assert changed and all(name.startswith(("adapter.", *last)) for name in changed)
+        assert all(any(name.startswith(block) for name in changed) for block in last)
+        weights.save(network, tmp_path / "model", half=True)
+        stored = load_file(tmp_path / "model" / "model.safetensors")
+        assert {name for name in stored if ".vit." in name} == {
+            f"image_encoder.{n}" for n in changed if "vit" in n
+        }
+        assert all(value.dtype == torch.float16 for value in stored.values())
+        assert weights.load(tmp_path / "model").config.image.tuned == tuned
     assert losses[1] == losses[2]
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
+def test_a_rate_without_blocks_is_refused(text: Path) -> None:
+    model = replace(small_config(text), image=IMAGE)
+    with pytest.raises(InputError, match="no block"):
+        start(replace(PRESETS["compact"](), model=model, lr_image=1e-4), None)

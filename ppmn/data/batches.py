@@ -216,10 +216,12 @@ def open_caches(config: TrainConfig, folder: Path | None, model: PPMN, sources: 
     """Caches of the encoders that are frozen, refused where they could not be true to the run."""
     if folder is None:
         return Caches()
-    if config.lr_image > 0 and config.lr_text > 0:
+    makes, about = model.image_encoder.makes_features()
+    frozen = not any(p.requires_grad for p in makes.parameters())
+    if not frozen and config.lr_text > 0:
         raise InputError("both encoders are trained: there is nothing that --cache could keep")
     image = text = None
-    if config.lr_image == 0:
+    if frozen:
         if config.augment != Augment() and not config.augment.fixed:
             raise InputError(f"photos are changed every epoch ({config.augment}): --cache cannot keep them")
         if config.small_epochs:
@@ -229,7 +231,7 @@ def open_caches(config: TrainConfig, folder: Path | None, model: PPMN, sources: 
                 "padding counts, so a photo's features depend on its batch: --cache cannot keep them"
             )
         encoder = model.image_encoder
-        image = Cache(folder / "image", fingerprint(*encoder.makes_features()))
+        image = Cache(folder / "image", fingerprint(makes, about))
         copies: dict[Path, int] = {}
         for source, n in ((s, n) for s in sources for n in range(len(s))):
             photo = source.image(n)

@@ -1,8 +1,11 @@
-"""The compact image encoder: a frozen DINOv2 ViT-S/14, and a pyramid made of its one scale as ViTDet does."""
+"""The compact image encoder: DINOv2 ViT-S/14, and a pyramid made of its one scale as ViTDet does.
+
+The transformer is frozen but for its last blocks, where `tuned` says so.
+"""
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -20,6 +23,7 @@ from ppmn.model.neck import Pyramid
 PATCH = 14
 CELL = 2 * PATCH  # of p5
 WIDTH = 384
+BLOCKS = 12
 SHAPE = Dinov2Config(
     hidden_size=WIDTH, num_attention_heads=6, image_size=518, patch_size=PATCH, use_mask_token=False
 )
@@ -95,35 +99,72 @@ class Dinov2FPN(nn.Module):
         return self.pyramid(self.features(photos))
 
     def features(self, photos: Sequence[Tensor]) -> list[Features]:
-        """What the frozen transformer makes of each photo: patch tokens of the chosen layers."""
+        """What the frozen blocks make of each photo: patch tokens of the layers that are kept."""
         alone: dict[int, Features] = {}
         for indices in alike(photos):
             x = torch.stack([photos[i].to(self.mean.device, self.mean.dtype) for i in indices])
-            x = (x - self.mean) / self.deviation
-            hidden = self.vit(x, output_hidden_states=True).hidden_states
             grid = (x.shape[2] // PATCH, x.shape[3] // PATCH)
+            states = run(self.frozen[1:], self.frozen[0]((x - self.mean) / self.deviation))
             for row, index in enumerate(indices):
-                tokens = [hidden[layer][row, 1:].T.unflatten(1, grid) for layer in self.config.layers]
-                alone[index] = {"tokens": torch.stack(tokens)}  # (layers, 384, h, w)
+                tokens = [states[layer][row, 1:].T.unflatten(1, grid) for layer in self.kept]
+                first = {"class": states[-1][row, 0]} if self.config.tuned else {}  # (384,)
+                alone[index] = {"tokens": torch.stack(tokens), **first}  # (kept, 384, h, w)
         return [alone[index] for index in range(len(photos))]
 
     def pyramid(self, features: Sequence[Features]) -> Pyramid:
         """The trained part: what `features` made, or what was kept of it -> p2..p5."""
         alone: dict[int, tuple[Tensor, ...]] = {}
         for indices in alike([photo["tokens"] for photo in features]):
-            levels = self.adapter(torch.stack([features[i]["tokens"] for i in indices]))
+            tokens = torch.stack([features[i]["tokens"] for i in indices])  # (B, kept, 384, h, w)
+            if self.config.tuned:
+                tokens = self.tune(tokens, torch.stack([features[i]["class"] for i in indices]))
+            levels = self.adapter(tokens)
             alone |= zip(indices, zip(*(level.unbind() for level in levels), strict=True), strict=True)
         return Pyramid.of([alone[index] for index in range(len(features))])
 
+    def tune(self, tokens: Tensor, first: Tensor) -> Tensor:
+        """Kept tokens, the last of them with their class token -> the tokens of all chosen layers."""
+        grid, last = tokens.shape[3:], tokens[:, -1].flatten(2).transpose(1, 2)  # (B, h w, 384)
+        states = run(self.tuned, torch.cat([first[:, None], last], 1))
+        found = dict(zip(self.kept, tokens.unbind(1), strict=True))
+        for layer, state in enumerate(states[1:], self.kept[-1] + 1):
+            found[layer] = state[:, 1:].transpose(1, 2).unflatten(2, grid)  # (B, 384, h, w)
+        return torch.stack([found[layer] for layer in self.config.layers], 1)
+
+    @property
+    def frozen(self) -> nn.ModuleList:
+        """The embeddings and the blocks that no training changes."""
+        return nn.ModuleList([self.vit.embeddings, *self.vit.encoder.layer[: BLOCKS - self.config.tuned]])
+
+    @property
+    def tuned(self) -> nn.ModuleList:
+        """The last blocks, which are trained with the pyramid."""
+        return self.vit.encoder.layer[BLOCKS - self.config.tuned :]
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """The layers whose tokens `features` gives: chosen ones, and what the tuned blocks go on from."""
+        last = BLOCKS - self.config.tuned
+        chosen = {layer for layer in self.config.layers if layer <= last}
+        return tuple(sorted(chosen | ({last} if self.config.tuned else set())))
+
     def makes_features(self) -> tuple[nn.Module, str]:
         """The module that `features` come from, and what else decides them; the adapter does not."""
-        config = self.config
-        return self.vit, f"dinov2 {config.short} {config.long} {config.layers}"
+        return self.frozen, f"dinov2 {self.config.short} {self.config.long} {self.kept}"
 
     def values(self, height: int, width: int) -> int:
         """How many numbers `features` makes of a photo of this size."""
         height, width = self.size_for(height, width)
-        return len(self.config.layers) * WIDTH * (height // PATCH) * (width // PATCH)
+        tokens = len(self.kept) * (height // PATCH) * (width // PATCH)
+        return WIDTH * (tokens + (1 if self.config.tuned else 0))
+
+
+def run(blocks: Iterable[nn.Module], state: Tensor) -> list[Tensor]:
+    """What goes into the first block, and what comes out of each."""
+    states = [state]
+    for block in blocks:
+        states.append(block(states[-1]))
+    return states
 
 
 def alike(tensors: Sequence[Tensor]) -> list[list[int]]:

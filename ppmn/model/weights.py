@@ -74,8 +74,8 @@ def bases(config: ModelConfig) -> dict[str, Path]:
     return installed
 
 
-def save(model: PPMN, folder: Path) -> None:
-    """Write a model folder; every file is written aside and put in place whole."""
+def save(model: PPMN, folder: Path, half: bool = False) -> None:
+    """Write a model folder, `half` in half precision; every file is written aside and put in place whole."""
     config = model.config
     for part, file in bases(config).items():
         config = replace(config, **{part: replace(getattr(config, part), sha256=sha256(file))})
@@ -85,7 +85,9 @@ def save(model: PPMN, folder: Path) -> None:
             save_text(model.text_encoder, folder / TEXT)
             config = replace(config, text=replace(config.text, source=TEXT, sha256=""))
         with replacing(folder / WEIGHTS) as part_file:
-            save_file(own_tensors(model), part_file, metadata={"format": "pt"})
+            own = own_tensors(model)
+            own = {name: tensor.half() for name, tensor in own.items()} if half else own
+            save_file(own, part_file, metadata={"format": "pt"})
         with replacing(folder / CONFIG) as part_file:
             config.save(part_file)
     except (OSError, SafetensorError) as error:
