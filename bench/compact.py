@@ -27,7 +27,7 @@ from ppmn.metrics import AverageRecall, PhraseKey
 from ppmn.model import weights
 from ppmn.model.network import PPMN
 from ppmn.presets import TrainConfig
-from ppmn.train import validation
+from ppmn.validate import validation
 
 THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55)
 SCORES = (0.5, 0.55, 0.6, 0.65, 0.7)  # under which a phrase is called absent

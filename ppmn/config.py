@@ -36,8 +36,8 @@ class ImageConfig:
     def __post_init__(self) -> None:
         if self.kind == "dinov2" and not (self.layers and all(1 <= layer <= 12 for layer in self.layers)):
             raise InputError(f"layers is {self.layers}; DINOv2 has 1 to 12, and one is needed")
-        if not 0 <= self.tuned <= 12 or (self.tuned and 12 not in self.layers):
-            raise InputError(f"tuned is {self.tuned}; it may be 0, or up to 12 where layers has the last one")
+        if not 0 <= self.tuned <= 12 or (self.tuned and (self.kind != "dinov2" or 12 not in self.layers)):
+            raise InputError(f"tuned is {self.tuned}; it may be up to 12 of DINOv2 with its last layer, or 0")
         for name in ("width", "channels", "short", "long"):
             if getattr(self, name) < 1:
                 raise InputError(

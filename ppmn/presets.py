@@ -55,18 +55,7 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         ones = ("epochs", "batch", "accumulate", "halve_every", "evaluate_every", "checkpoint_every", "keep")
-        zeros = (
-            "workers",
-            "lr",
-            "lr_text",
-            "lr_image",
-            "seed",
-            "absent",
-            "warmup",
-            "clip",
-            "validation",
-            "small_epochs",
-        )
+        zeros = ("workers", "lr", "lr_text", "lr_image", "small_epochs", "seed", "absent", "warmup", "clip")
         for names, limit in ((ones, 1), ((*zeros, "validation"), 0)):
             for name in names:
                 if getattr(self, name) < limit:

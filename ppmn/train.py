@@ -37,14 +37,14 @@ from ppmn.data.batches import (
     photos_of,
 )
 from ppmn.data.narratives import Narrative
-from ppmn.data.samples import Source, held_out, open_sources
+from ppmn.data.samples import open_sources
 from ppmn.errors import InputError
 from ppmn.model import weights
 from ppmn.model.dinov2 import Dinov2FPN
 from ppmn.model.losses import RoundLoss, ppm_losses, total
 from ppmn.model.network import PPMN
 from ppmn.presets import TrainConfig
-from ppmn.validate import validate
+from ppmn.validate import validate, validation
 
 
 @dataclass(frozen=True)
@@ -150,16 +150,6 @@ def adapted(model: PPMN, config: ModelConfig) -> PPMN:
     changed.head.load_state_dict(kept, strict=False)
     print(f"{len(own) - len(kept)} of the head's {len(own)} tensors start fresh")
     return changed
-
-
-def validation(sources: Sequence[Source], config: TrainConfig) -> dict[str, list[Narrative]]:
-    """Narratives of the photos that are held out, the same at every evaluation."""
-    places = [(s, i) for s in sources for i in range(len(s)) if held_out(s.image(i), config.validation)]
-    step = max(1, math.ceil(len(places) / max(config.validation_photos, 1)))
-    chosen: dict[str, list[Narrative]] = {}
-    for source, index in places[::step]:
-        chosen.setdefault(source.name, []).append(source.narrative(index, config.seed))
-    return chosen
 
 
 class Run:

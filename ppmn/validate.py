@@ -1,17 +1,30 @@
-"""What a training run measures itself by: the ruler, and a sheet of the same few narratives."""
+"""What a training run measures itself by: photos held out, the ruler, a sheet of the same few narratives."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import read_photo
+from ppmn.data.samples import Source, held_out
 from ppmn.data.targets import masks_full
 from ppmn.evaluate import evaluate, model_answers
 from ppmn.figures import SheetRow, sheet
 from ppmn.grounder import Grounder
 from ppmn.model.network import PPMN
+from ppmn.presets import TrainConfig
 
 SHOWN = 6  # narratives on a sheet
+
+
+def validation(sources: Sequence[Source], config: TrainConfig) -> dict[str, list[Narrative]]:
+    """Narratives of the photos that are held out, the same at every evaluation."""
+    places = [(s, i) for s in sources for i in range(len(s)) if held_out(s.image(i), config.validation)]
+    step = max(1, math.ceil(len(places) / max(config.validation_photos, 1)))
+    chosen: dict[str, list[Narrative]] = {}
+    for source, index in places[::step]:
+        chosen.setdefault(source.name, []).append(source.narrative(index, config.seed))
+    return chosen
 
 
 def validate(

@@ -71,6 +71,8 @@ def test_what_is_tuned_changes_nothing_before_it_is_trained(encoder: Dinov2FPN, 
             assert torch.allclose(level, mine, atol=1e-5)
     with pytest.raises(InputError, match="tuned"):
         replace(IMAGE, tuned=tuned, layers=(6,))
+    with pytest.raises(InputError, match="tuned"):
+        ImageConfig(tuned=tuned)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (480, 640), (640, 480), (3000, 200), (37, 1900)])
