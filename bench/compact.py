@@ -4,9 +4,10 @@ python -m bench.compact MODEL ... --data ROOT ... [--sides 336x448 462x616] [--p
 python -m bench.compact MODEL --data ROOT ... --sides 336x448 462x616 --swapped --out DIR
 
 For every model at every size: Average Recall (full) by threshold, at the best one every split, and the
-paired difference to the first line. --swapped puts captions on other photos of their source: the share of
-phrases whose mask is empty or whose score is low, for what is annotated as not there and for what is.
---out saves the best model with its size and threshold, in half precision.
+paired difference to the first line. A+B is the mean of two models' weights. --swapped puts captions on
+other photos of their source: the share of phrases whose mask is empty or whose score is low, for what is
+annotated as not there and for what is. --out saves the best model with its size and threshold, in half
+precision.
 """
 
 import argparse
@@ -59,7 +60,11 @@ class Line:
 
 
 def opened(name: str, sides: str) -> PPMN:
-    model = weights.load(weights.model_folder(name))
+    """A model at a size; "A+B" has A's configuration, and the mean of A's and B's weights."""
+    model, *others = (weights.load(weights.model_folder(part)) for part in name.split("+"))
+    for number, other in enumerate(others, 2):
+        theirs = other.state_dict()
+        model.load_state_dict({n: w.lerp(theirs[n], 1 / number) for n, w in model.state_dict().items()})
     short, long = map(int, sides.split("x"))
     image = replace(model.config.image, short=short, long=long)
     model.config, model.image_encoder.config = replace(model.config, image=image), image

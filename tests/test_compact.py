@@ -27,10 +27,11 @@ def test_it_finds_the_sky_above_the_grass() -> None:
 def test_its_own_threshold_and_what_it_came_from_lie_beside_it() -> None:
     folder = model_folder("compact")
     assert ppmn.load().threshold == json.loads((folder / "config.json").read_text())["threshold"] != 0.5
-    made = json.loads((folder / "train.json").read_text())
-    assert len(made["data"]) == 8 and made["config"]["seed"]
-    lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert any("validation" in line for line in lines)
+    for run in ("", "first_"):  # the second run began with the first's network
+        made = json.loads((folder / f"{run}train.json").read_text())
+        assert len(made["data"]) == 8 and made["config"]["seed"]
+        lines = [json.loads(line) for line in (folder / f"{run}log.jsonl").read_text().splitlines()]
+        assert any("validation" in line for line in lines)
 
 
 def test_the_weights_are_small_enough_to_ship() -> None:
@@ -52,4 +53,4 @@ def test_it_grounds_the_narratives_of_people(shared: Path, tmp_path: Path) -> No
     data, out = f"{shared / 'data' / 'narrated'}:val2017", tmp_path / "scores.json"
     assert main(["evaluate", "--data", data, "--model", "compact", "--json", str(out)]) == 0
     scores = json.loads(out.read_text())
-    assert scores["overall"] > 40 and scores["stuff"] > 45  # "everything" has 15.7
+    assert scores["overall"] > 44 and scores["stuff"] > 50  # "everything" has 15.7
