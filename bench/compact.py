@@ -4,7 +4,7 @@ python -m bench.compact MODEL ... --data ROOT ... [--sides 336x448 462x616] [--p
 python -m bench.compact MODEL --data ROOT ... --sides 336x448 462x616 --swapped --out DIR
 
 For every model at every size: Average Recall (full) by threshold, at the best one every split, and the
-paired difference to the first line. A+B is the mean of two models' weights. --swapped puts captions on
+paired difference to the first line. A+B is the mean of models' weights. --swapped puts captions on
 other photos of their source: the share of phrases whose mask is empty or whose score is low, for what is
 annotated as not there and for what is. --out saves the best model with its size and threshold, in half
 precision.
@@ -60,7 +60,7 @@ class Line:
 
 
 def opened(name: str, sides: str) -> PPMN:
-    """A model at a size; "A+B" has A's configuration, and the mean of A's and B's weights."""
+    """A model at a size; "A+B" has A's configuration and the mean of their weights, as "A+B+C" has."""
     model, *others = (weights.load(weights.model_folder(part)) for part in name.split("+"))
     for number, other in enumerate(others, 2):
         theirs = other.state_dict()

@@ -9,6 +9,7 @@ import torch
 from models import bert_folder, small_config
 from safetensors.torch import load_file
 
+from bench.compact import opened
 from ppmn.cache import Caches, fingerprint
 from ppmn.checkpoints import RunFolder
 from ppmn.config import ImageConfig
@@ -95,6 +96,18 @@ def test_only_what_was_trained_is_stored(tmp_path: Path) -> None:
         assert torch.equal(again.state_dict()[name], value), name
     with pytest.raises(InputError, match="layers"):
         replace(IMAGE, layers=(13,))
+
+
+def test_models_joined_by_a_plus_are_their_mean(text: Path, tmp_path: Path) -> None:
+    states = []
+    for name in ("a", "b", "c"):
+        model = weights.build(replace(small_config(text), image=replace(IMAGE, tuned=1)))
+        weights.save(model, tmp_path / name)
+        states.append(model.state_dict())
+    mean = opened("+".join(str(tmp_path / name) for name in ("a", "b", "c")), "84x112")
+    assert (mean.config.image.short, mean.config.image.long) == (84, 112)
+    for name, value in mean.state_dict().items():
+        assert torch.allclose(value, sum(state[name] for state in states) / 3, atol=1e-6), name
 
 
 def test_kept_tokens_serve_every_pyramid_but_no_other_size(encoder: Dinov2FPN) -> None:

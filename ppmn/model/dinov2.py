@@ -101,10 +101,11 @@ class Dinov2FPN(nn.Module):
     def features(self, photos: Sequence[Tensor]) -> list[Features]:
         """What the frozen blocks make of each photo: patch tokens of the layers that are kept."""
         alone: dict[int, Features] = {}
+        embed, *blocks = self.frozen
         for indices in alike(photos):
             x = torch.stack([photos[i].to(self.mean.device, self.mean.dtype) for i in indices])
             grid = (x.shape[2] // PATCH, x.shape[3] // PATCH)
-            states = run(self.frozen[1:], self.frozen[0]((x - self.mean) / self.deviation))
+            states = run(blocks, embed((x - self.mean) / self.deviation))
             for row, index in enumerate(indices):
                 tokens = [states[layer][row, 1:].T.unflatten(1, grid) for layer in self.kept]
                 first = {"class": states[-1][row, 0]} if self.config.tuned else {}  # (384,)
