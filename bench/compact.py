@@ -143,6 +143,8 @@ def main() -> None:
     args = parser.parse_args()
     sources = open_sources(args.data)
     held = validation(sources, TrainConfig(validation_photos=args.photos))
+    if not any(held.values()):
+        parser.error(f"no photo of {', '.join(args.data)} is in the validation tenth")
     print(f"{sum(map(len, held.values()))} photos of the validation tenth")
     first: AverageRecall | None = None
     lines: list[Line] = []
