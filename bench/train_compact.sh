@@ -3,7 +3,7 @@
 # Two runs, each taken up where it was stopped, and the mean of their weights at the size and threshold
 # that are best on the validation tenth.
 set -e
-photos=$1 out=$2
+photos=${1:?the folder of the sources} out=${2:?the folder for runs and model}
 export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE # two processes on two cores
 
 run() { torchrun --nproc-per-node 2 -m ppmn.cli train --preset compact "$@"; }
