@@ -17,7 +17,7 @@ class Augment:
     flip: bool = False
     crop: float = 1.0  # the least share of both sides that is kept
     colour: float = 0.0  # brightness, contrast and saturation change by up to this share
-    paste: int = 0  # things of another photo of the source that are pasted into one, at most
+    paste: int = 0  # things of another photo of the source that are pasted into one, none to so many
     fixed: bool = False  # once an epoch as it is; the copies that a weight adds change, always the same way
 
 
@@ -43,6 +43,7 @@ class TrainConfig:
     average: float = 0.0  # decay of a moving average of the weights, 0: none
     text_dropout: bool = True  # while training, also in a frozen text encoder
     absent: int = 0  # phrases a narrative of what is not in the photo
+    narratives: int = 1  # made of a photo each time it is seen, one after the other
     augment: Augment = field(default_factory=Augment)
     precision: Literal["float32", "bfloat16"] = "float32"
     validation: float = 0.1  # share of the photos, by hash
@@ -54,9 +55,10 @@ class TrainConfig:
     seed: int = 3407
 
     def __post_init__(self) -> None:
-        ones = ("epochs", "batch", "accumulate", "halve_every", "evaluate_every", "checkpoint_every", "keep")
+        ones = ["epochs", "batch", "accumulate", "narratives", "halve_every"]
+        ones += ["evaluate_every", "checkpoint_every", "keep"]
         zeros = ("workers", "lr", "lr_text", "lr_image", "small_epochs", "seed", "absent", "warmup", "clip")
-        for names, limit in ((ones, 1), ((*zeros, "validation"), 0)):
+        for names, limit in ((ones, 1), ([*zeros, "validation"], 0)):
             for name in names:
                 if getattr(self, name) < limit:
                     raise InputError(f"{name} is {getattr(self, name)}; it must be at least {limit}")

@@ -85,12 +85,8 @@ def train(
     With `init`, `config.model` begins with `weights.read_config(init)`, whatever of it is then changed.
     """
     world, folder = World.here(), RunFolder(out)
-    if config.precision == "bfloat16" and not (
-        world.device.type == "cuda" and torch.cuda.is_bf16_supported()
-    ):
-        raise InputError(
-            "precision is bfloat16, which needs a GPU that computes in it; set precision=float32"
-        )
+    if config.precision == "bfloat16" and world.device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise InputError("precision is bfloat16, which this GPU does not compute in; set precision=float32")
     threads = folder.threads() or torch.get_num_threads()
     torch.set_num_threads(threads)
     torch.manual_seed(config.seed)

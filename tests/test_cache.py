@@ -14,6 +14,7 @@ from ppmn.checkpoints import RunFolder
 from ppmn.cli import main
 from ppmn.data.batches import Item, TrainingSet, epoch_batches, open_caches, photos_of
 from ppmn.data.changes import pasted
+from ppmn.data.narrate import rng_for
 from ppmn.data.panoptic import read_photo
 from ppmn.data.samples import Source, held_out, open_sources
 from ppmn.errors import InputError
@@ -179,6 +180,18 @@ def test_copies_are_told_in_other_words_and_changed_for_good(
     photos_of(items, run.model, run.data.caches.image, torch.device("cpu"))
     again = [run.data[place] for place in places]
     assert all(isinstance(item, Item) and item.photo is None for item in again)
+
+
+def test_a_photo_can_be_told_twice(bare: Path) -> None:
+    source = Source(bare, "train", 1.0)
+    once, twice = (source.sample(0, rng_for(7, 0, 0), Augment(), 1, narratives=n) for n in (1, 2))
+    assert twice.caption.startswith(f"{once.caption} ")
+    first, rest = twice.phrases[: len(once.phrases)], twice.phrases[len(once.phrases) :]
+    assert first == once.phrases and rest
+    second = twice.caption[len(once.caption) + 1 :]
+    for phrase in rest:
+        said = twice.caption[phrase.start : phrase.end]
+        assert said and said in second and phrase.start > len(once.caption)
 
 
 def test_a_pasted_thing_is_where_its_segment_says(scenes: Path) -> None:

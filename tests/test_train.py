@@ -163,6 +163,16 @@ def test_rates_are_halved_as_the_paper_says(scenes: Path, text: Path, tmp_path: 
     assert {rate for _, rate in rates} == {1e-5}
 
 
+def test_bfloat16_follows_float32(scenes: Path, text: Path, tmp_path: Path) -> None:
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        run = a_run(tiny(text, precision=precision), scenes, tmp_path / precision)
+        losses[precision] = [run.step(items(run), 20)["loss"] for _ in range(8)]
+    assert losses["bfloat16"] != losses["float32"]  # it did compute in another precision
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
+    assert losses["bfloat16"][-1] < 0.95 * losses["bfloat16"][0]
+
+
 def test_a_loss_that_is_not_finite_names_the_photos(scenes: Path, text: Path, tmp_path: Path) -> None:
     run = a_run(tiny(text), scenes, tmp_path)
     with torch.no_grad():
@@ -194,7 +204,7 @@ def test_a_bad_photo_is_named_counted_and_fatal(
         (["--epochs", "0"], "epochs is 0"),
         (["--set", "validation=0.9999999"], "empty"),
         (["--set", "lr_image=0"], "frozen"),
-        (["--set", "precision=bfloat16"], "bfloat16"),
+        (["--set", "narratives=0"], "narratives is 0"),
         (["--data", "nowhere"], "nowhere"),
         (["--init", "nowhere"], "nowhere"),
         (["--preset", "papr"], "papr"),

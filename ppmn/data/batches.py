@@ -90,8 +90,8 @@ class TrainingSet(Dataset[Item | Bad]):
         s, index = self.references[reference]
         rng = rng_for(self.config.seed, epoch, number)
         try:
-            augment, absent = self.config.augment, self.config.absent
-            sample = self.sources[s].sample(index, rng, augment, absent, copy, self.donors[s])
+            augment, absent, told = self.config.augment, self.config.absent, self.config.narratives
+            sample = self.sources[s].sample(index, rng, augment, absent, copy, self.donors[s], told)
             return self.item(sample, self.sources[s])
         except (InputError, OSError) as error:
             return Bad(str(error))

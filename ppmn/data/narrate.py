@@ -6,7 +6,7 @@ what is then there. The same (seed, epoch, index) gives the same narrative.
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,16 @@ class Narrated:
 
     caption: str
     phrases: tuple[GroundedPhrase, ...]
+
+
+def joined(told: Sequence[Narrated]) -> Narrated:
+    """Narratives of one photo as one, the phrases where they then stand."""
+    caption, phrases = "", []
+    for one in told:
+        at = len(caption) + bool(caption)
+        caption = f"{caption} {one.caption}" if caption else one.caption
+        phrases += [replace(p, start=p.start + at, end=p.end + at) for p in one.phrases]
+    return Narrated(caption, tuple(phrases))
 
 
 def rng_for(seed: int, epoch: int, index: int) -> np.random.Generator:

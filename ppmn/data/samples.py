@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ppmn.data.changes import changed_photo, pasted, recoloured
-from ppmn.data.narrate import Narrator, rng_for
+from ppmn.data.narrate import Narrated, Narrator, joined, rng_for
 from ppmn.data.narratives import GroundedPhrase, Narrative, narratives_file
 from ppmn.data.panoptic import BORDER, VOID, PanopticImage, read_panoptic, read_photo, splits
 from ppmn.data.png import open_narratives, parse_spec
@@ -75,6 +75,7 @@ class Source:
         absent: int,
         copy: int = 0,
         donors: Sequence[int] = (),
+        narratives: int = 1,
     ) -> Sample:
         """One sample; a made narrative tells what is there after pasting from `donors`, flips and crops."""
         image = self.image(index)
@@ -87,19 +88,33 @@ class Source:
             return Sample(image, photo, ids, narrative.caption, narrative.grounded, self.void(image))
         chance = rng_for(copy, index, 0) if augment.fixed else rng
         augment = Augment() if augment.fixed and copy == 0 else augment
-        if augment.paste and donors:
+        paste = int(chance.integers(augment.paste + 1)) if augment.paste and donors else 0
+        if paste:
             things = {c.id for c in self.categories.values() if c.isthing}
             donor = self.images[donors[int(chance.integers(len(donors)))]]
-            image, photo, ids = pasted((image, photo, ids), donor, things, chance, augment.paste)
+            image, photo, ids = pasted((image, photo, ids), donor, things, chance, paste)
         changed, changed_ids = changed_photo(photo, ids, chance, augment)
-        told = self.narrator(image, changed_ids, np.asarray(changed), rng, absent)
+        told = self.told(image, changed_ids, changed, rng, absent, narratives)
         if not any(p.segment_ids for p in told.phrases):  # the crop kept nothing that can be told
             changed, changed_ids = photo, ids
-            told = self.narrator(image, ids, np.asarray(photo), rng, absent)
+            told = self.told(image, ids, photo, rng, absent, narratives)
         phrases = tuple(p for p in told.phrases if p.segment_ids or p.absent)
         coloured = recoloured(changed, chance, augment.colour)
         void = self.void(image)
         return Sample(image, coloured, changed_ids, told.caption, phrases, void, augment != Augment())
+
+    def told(
+        self,
+        image: PanopticImage,
+        ids: NDArray[np.int32],
+        photo: Image.Image,
+        rng: np.random.Generator,
+        absent: int,
+        narratives: int,
+    ) -> Narrated:
+        """So many narratives of one photo, one after the other."""
+        pixels = np.asarray(photo)
+        return joined([self.narrator(image, ids, pixels, rng, absent) for _ in range(narratives)])
 
     def narrative(self, index: int, seed: int) -> Narrative:
         """The narrative that validation uses: the given one, or one made once and for all."""
