@@ -3,11 +3,11 @@
 python -m bench.compact MODEL ... --data ROOT ... [--sides 336x448 462x616] [--photos 300]
 python -m bench.compact MODEL --data ROOT ... --sides 336x448 462x616 --swapped --out DIR
 
-For every model at every size: Average Recall (full) by threshold, at the best one every split, and the
-paired difference to the first line. A+B is the mean of models' weights. --swapped puts captions on
-other photos of their source: the share of phrases whose mask is empty or whose score is low, for what is
-annotated as not there and for what is. --out saves the best model with its size and threshold, in half
-precision.
+For every model at every size and with every share that parts of a mask must reach (--peaks): Average
+Recall (full) by threshold, at the best one every split, and the paired difference to the first line. A+B
+is the mean of models' weights. --swapped puts captions on other photos of their source: the share of
+phrases whose mask is empty or whose score is low, for what is annotated as not there and for what is.
+--out saves the best model with its size, threshold and peak, in half precision.
 """
 
 import argparse
@@ -23,6 +23,7 @@ from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import BORDER, read_photo
 from ppmn.data.samples import Source, open_sources
 from ppmn.data.targets import masks_full
+from ppmn.frame import strong_parts
 from ppmn.grounder import Grounder
 from ppmn.metrics import AverageRecall, PhraseKey
 from ppmn.model import weights
@@ -45,17 +46,18 @@ class Swapped:
 
 @dataclass(frozen=True)
 class Line:
-    """One model at one size, at its best threshold."""
+    """One model at one size and peak, at its best threshold."""
 
     recall: float
     model: str
     sides: str
+    peak: float
     threshold: float
 
     def load(self) -> PPMN:
-        """The model, with this size and threshold in its configuration."""
+        """The model, with this size, peak and threshold in its configuration."""
         model = opened(self.model, self.sides)
-        model.config = replace(model.config, threshold=self.threshold)
+        model.config = replace(model.config, threshold=self.threshold, peak=self.peak)
         return model
 
 
@@ -71,20 +73,23 @@ def opened(name: str, sides: str) -> PPMN:
     return model
 
 
-def measure(grounder: Grounder, held: Held) -> dict[float, AverageRecall]:
-    """Each phrase once for every threshold."""
-    metrics = {threshold: AverageRecall() for threshold in THRESHOLDS}
+def measure(
+    grounder: Grounder, held: Held, peaks: Sequence[float]
+) -> dict[float, dict[float, AverageRecall]]:
+    """Each phrase once for every peak and threshold."""
+    metrics = {peak: {threshold: AverageRecall() for threshold in THRESHOLDS} for peak in peaks}
     narratives = [(source, n) for source, mine in held.items() for n in mine]
     for source, narrative in tqdm(narratives, "validation"):
         ids, phrases = narrative.image.ids(), narrative.grounded
         truths = masks_full(ids, [p.segment_ids for p in phrases])
         spans = [(p.start, p.end) for p in phrases]
-        maps = grounder.predict(read_photo(narrative.image.photo), narrative.caption, spans)
-        for n, (phrase, truth, chances) in enumerate(zip(phrases, truths, maps, strict=True)):
-            for threshold, metric in metrics.items():
-                mask = (chances > threshold) & (ids != BORDER)
+        frame, responses = grounder.responses(read_photo(narrative.image.photo), narrative.caption, spans)
+        for peak, threshold in product(peaks, THRESHOLDS):
+            strong = strong_parts(responses, threshold, peak)
+            for n, (phrase, truth, response) in enumerate(zip(phrases, truths, strong, strict=True)):
+                mask = frame.mask(response, threshold) & (ids != BORDER)
                 key = PhraseKey(source, narrative.image.id, narrative.index, n)
-                metric.update(key, mask, truth, thing=phrase.isthing, plural=phrase.plural)
+                metrics[peak][threshold].update(key, mask, truth, thing=phrase.isthing, plural=phrase.plural)
     return metrics
 
 
@@ -138,6 +143,7 @@ def main() -> None:
     parser.add_argument("--data", action="append", required=True, metavar="ROOT[:SPLIT]")
     parser.add_argument("--sides", nargs="+", default=["336x448"])
     parser.add_argument("--photos", type=int, default=300)
+    parser.add_argument("--peaks", nargs="+", type=float, default=[0.0])
     parser.add_argument("--swapped", action="store_true")
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
@@ -149,15 +155,14 @@ def main() -> None:
     first: AverageRecall | None = None
     lines: list[Line] = []
     for name, sides in product(args.models, args.sides):
-        metrics = measure(Grounder(opened(name, sides)), held)
-        print(f"{name} at {sides}")
-        threshold = tell(metrics, first)
-        first = first or metrics[threshold]
-        lines.append(
-            Line(metrics[threshold].compute().average_recall["overall"] or 0, name, sides, threshold)
-        )
+        for peak, metrics in measure(Grounder(opened(name, sides)), held, args.peaks).items():
+            print(f"{name} at {sides}, peak {peak:g}:")
+            threshold = tell(metrics, first)
+            first = first or metrics[threshold]
+            recall = metrics[threshold].compute().average_recall["overall"] or 0.0
+            lines.append(Line(recall, name, sides, peak, threshold))
     best = max(lines, key=lambda line: line.recall)
-    print(f"best: {best.model} at {best.sides}, threshold {best.threshold}")
+    print(f"best: {best.model} at {best.sides}, peak {best.peak:g}, threshold {best.threshold}")
     if args.swapped:
         tell_swapped(list(swapped(Grounder(best.load()), sources, held)))
     if args.out:

@@ -71,6 +71,7 @@ class ModelConfig:
     supervised_rounds: SupervisedRounds = "all"  # "printed" leaves out the last map
     count_padding: bool = True  # as the authors do; False: padding changes nothing
     threshold: float = 0.5
+    peak: float = 0.0  # of a phrase's highest response, what each part of its mask must reach somewhere
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.channels < 1 or self.channels % self.heads or self.channels % 32:
@@ -81,8 +82,9 @@ class ModelConfig:
             raise InputError(
                 f"the image encoder's channels is {self.image.channels}; a multiple of 32 is needed"
             )
-        if not 0 <= self.threshold <= 1:
-            raise InputError(f"threshold is {self.threshold}; it must lie between 0 and 1")
+        for name in ("threshold", "peak"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
         for name in ("rounds", "pixels"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must not be negative")

@@ -5,11 +5,30 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
+import torch
+import torch.nn.functional as fn
 from numpy.typing import NDArray
 
 Map = NDArray[np.float32]
 Box = tuple[int, int, int, int]  # x, y, width, height
 BAND = 4_000_000  # pixels that are enlarged at a time
+UNDER = 0.9  # of the threshold: what a weak part is brought to
+
+
+def strong_parts(responses: Map, threshold: float, peak: float) -> Map:
+    """Maps (P, H, W) without weak parts: those over the threshold that nowhere reach `peak` of the highest.
+
+    What is left out comes to lie a little under the threshold, so that rounding does not bring it back.
+    """
+    if peak == 0 or not responses.size:
+        return responses
+    maps = torch.from_numpy(responses)
+    above = (maps > threshold).to(maps.dtype)
+    highest = maps.amax((1, 2), keepdim=True)
+    kept, grown = torch.zeros_like(maps), above * (maps >= peak * highest)
+    while not torch.equal(kept, grown):
+        kept, grown = grown, fn.max_pool2d(grown, 3, stride=1, padding=1) * above
+    return torch.where(above > kept, maps.clamp(max=UNDER * threshold), maps).numpy()
 
 
 class Measured(NamedTuple):

@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ppmn.errors import InputError
-from ppmn.frame import Frame
+from ppmn.frame import Frame, Map, strong_parts
 from ppmn.grounding import Grounding, PhraseGrounding, Round
 from ppmn.metrics import Protocol
 from ppmn.model.network import PPMN, Maps, Pixels
@@ -151,14 +151,20 @@ class Grounder:
         self, photo: Image.Image, caption: str, spans: Sequence[Span], protocol: Protocol = "full"
     ) -> Iterator[NDArray[np.float32]]:
         """Probabilities a span, of the photo's size or (`released`) of a quarter of the padded input."""
+        if protocol == "full":
+            frame, responses = self.responses(photo, caption, spans)
+            for response in strong_parts(responses, self.threshold, self.model.config.peak):
+                yield frame.response(response)
+            return
+        queries, maps = self._maps(next(self._looks([photo])), [(caption, spans)])
+        H = fn.interpolate(maps.H[-1][None], scale_factor=2.0, mode="bilinear")[0]
+        yield from queries.phrase_maps(H.sigmoid()).cpu().numpy()
+
+    def responses(self, photo: Image.Image, caption: str, spans: Sequence[Span]) -> tuple[Frame, Map]:
+        """Probabilities a span at the network's stride, (P, H, W), weak parts too, and how they lie."""
         batch = next(self._looks([photo]))
         queries, maps = self._maps(batch, [(caption, spans)])
-        if protocol == "released":
-            H = fn.interpolate(maps.H[-1][None], scale_factor=2.0, mode="bilinear")[0]
-            yield from queries.phrase_maps(H.sigmoid()).cpu().numpy()
-            return
-        for response in queries.phrase_maps(maps.H[-1].sigmoid()).cpu().numpy():
-            yield batch.frames[0].response(response)
+        return batch.frames[0], queries.phrase_maps(maps.H[-1].sigmoid()).cpu().numpy()
 
     def _threshold(self, threshold: float | None) -> float:
         cut = self.threshold if threshold is None else threshold
@@ -212,9 +218,10 @@ class Grounder:
             first = own.stop
             height, width = frame.grid
             cut = [r[own, :height, :width].copy() for r in responses]
+            strong = strong_parts(cut[-1], threshold, self.model.config.peak)
             answers = tuple(
                 PhraseGrounding(phrase, response, frame, threshold)
-                for phrase, response in zip(request.phrases, cut[-1], strict=True)
+                for phrase, response in zip(request.phrases, strong, strict=True)
             )
             points = [tuple(frame.points(i[r], maps.H[0].shape[-1]) for r in rows[own]) for i in indices]
             points += [()] * (

@@ -1,0 +1,61 @@
+"""Parts of a mask that stay weak are left out, where a model's `peak` says so."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from models import bert_folder, small_ppmn
+from PIL import Image
+from skimage.measure import label
+
+from ppmn.config import ModelConfig
+from ppmn.errors import InputError
+from ppmn.frame import strong_parts
+from ppmn.grounder import Grounder
+
+
+@given(
+    st.tuples(st.integers(0, 3), st.integers(1, 14), st.integers(1, 14)),
+    st.floats(0.05, 0.95),
+    st.floats(0.0, 1.0, width=16),
+    st.integers(0, 99),
+)
+@settings(max_examples=80, deadline=None)
+def test_a_part_stays_where_it_comes_near_the_highest_response(
+    shape: tuple[int, int, int], threshold: float, peak: float, seed: int
+) -> None:
+    maps = np.random.default_rng(seed).random(shape, np.float32)
+    for before, after in zip(maps, strong_parts(maps, threshold, peak), strict=True):
+        parts = label(before > threshold, connectivity=2)
+        left_out = np.zeros(parts.shape, bool)
+        for part in range(1, parts.max() + 1):
+            left_out |= (parts == part) & (before[parts == part].max() < np.float32(peak) * before.max())
+        np.testing.assert_array_equal(after > threshold, (before > threshold) & ~left_out)
+        np.testing.assert_array_equal(after[~left_out], before[~left_out])
+        assert not left_out.any() or after[left_out].max() < 0.91 * threshold
+
+
+def test_masks_and_predictions_follow_the_model_s_peak(tmp_path: Path) -> None:
+    model = small_ppmn(bert_folder(tmp_path / "bert"))
+    noise = np.random.default_rng(1).integers(0, 256, (60, 90, 3), np.uint8)
+    photo, caption = Image.fromarray(noise), "a dog"
+    raw = Grounder(model).ground(photo, caption, rounds=True)
+    cut = float(np.quantile(raw[0].map, 0.85))  # several parts are over it
+    model.config = replace(model.config, threshold=cut, peak=1.0)
+    strict = Grounder(model).ground(photo, caption, rounds=True)
+    told = Grounder(model).predict(photo, caption, [phrase.span for phrase in strict])
+    for before, after, chances in zip(raw, strict, told, strict=True):
+        assert (
+            label(before.map > cut, connectivity=2).max() > label(after.map > cut, connectivity=2).max() == 1
+        )
+        assert after.area < before.frame.mask(before.map, cut).sum()
+        np.testing.assert_array_equal(after.mask, chances > cut)
+    np.testing.assert_array_equal(raw.rounds[-1].maps, strict.rounds[-1].maps)  # rounds are shown whole
+
+
+def test_a_peak_is_a_share() -> None:
+    with pytest.raises(InputError, match=r"peak is 1\.5"):
+        ModelConfig(peak=1.5)
