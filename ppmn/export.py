@@ -150,7 +150,8 @@ def _description(model: PPMN) -> dict[str, Any]:
         "size": "int64 (2,), the photo's own height and width in it",
         "vectors": f"float32 (M, {model.text_encoder.channels}), a query a "
         + ("word piece" if config.query == "word" else "phrase"),
-        "maps": "float32 (rounds + 1, M, H, W), raw; a probability is their sigmoid, the last is the answer",
+        "maps": "float32 (rounds + 1, M, H, W), raw; a probability is their sigmoid, the last is the answer, "
+        "parts that stay weak not yet left out where the configuration has a peak",
         "indices": "int64 (rounds, M, S), flat cells that each round looked at",
         "multiple": multiple,
         "stride": model.image_encoder.stride,

@@ -218,7 +218,7 @@ class Grounder:
             first = own.stop
             height, width = frame.grid
             cut = [r[own, :height, :width].copy() for r in responses]
-            strong = strong_parts(cut[-1], threshold, self.model.config.peak)
+            strong = strong_parts(cut[-1], self.threshold, self.model.config.peak)
             answers = tuple(
                 PhraseGrounding(phrase, response, frame, threshold)
                 for phrase, response in zip(request.phrases, strong, strict=True)
