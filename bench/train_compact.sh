@@ -34,4 +34,4 @@ run --init "$out/mean" --set model.image.short=336 --set model.image.long=448 --
   --data "$photos/ade=2" --data "$photos/coco_teacher=2.2" --data "$photos/voc=1.2" \
   --data "$photos/camvid=0.4" --out "$out/third"
 
-choose "$out/third+$out/mean" --peaks 0.8 0.85 0.9 --swapped --out "$out/compact"
+choose "$out/third+$out/mean" --peaks 0.9 --swapped --out "$out/compact"

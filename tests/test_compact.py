@@ -27,7 +27,7 @@ def test_it_finds_the_sky_above_the_grass() -> None:
 def test_its_own_threshold_and_what_it_came_from_lie_beside_it() -> None:
     folder = model_folder("compact")
     assert ppmn.load().threshold == json.loads((folder / "config.json").read_text())["threshold"] != 0.5
-    for run in ("", "first_"):  # the second run began with the first's network
+    for run in ("first_", "second_", ""):  # each began with what the one before it left
         made = json.loads((folder / f"{run}train.json").read_text())
         assert len(made["data"]) == 8 and made["config"]["seed"]
         lines = [json.loads(line) for line in (folder / f"{run}log.jsonl").read_text().splitlines()]
