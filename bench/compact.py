@@ -3,11 +3,12 @@
 python -m bench.compact MODEL ... --data ROOT ... [--sides 336x448 462x616] [--photos 300]
 python -m bench.compact MODEL --data ROOT ... --sides 336x448 462x616 --swapped --out DIR
 
-For every model at every size and with every share that parts of a mask must reach (--peaks): Average
-Recall (full) by threshold, at the best one every split, and the paired difference to the first line. A+B
-is the mean of models' weights. --swapped puts captions on other photos of their source: the share of
-phrases whose mask is empty or whose score is low, for what is annotated as not there and for what is.
---out saves the best model with its size, threshold and peak, in half precision.
+For every model at every size, with every share of the highest response that a mask ends at (--edges) and
+that its parts must reach (--peaks): Average Recall (full) by threshold, at the best one every split, and
+the paired difference to the first line. A+B is the mean of models' weights. --swapped puts captions on
+other photos of their source: the share of phrases whose mask is empty or whose score is low, for what is
+annotated as not there and for what is.
+--out saves the best model with its size, threshold, edge and peak, in half precision.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import BORDER, read_photo
 from ppmn.data.samples import Source, open_sources
 from ppmn.data.targets import masks_full
-from ppmn.frame import strong_parts
+from ppmn.frame import own_edges, strong_parts
 from ppmn.grounder import Grounder
 from ppmn.metrics import AverageRecall, PhraseKey
 from ppmn.model import weights
@@ -34,6 +35,8 @@ from ppmn.validate import validation
 THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55)
 SCORES = (0.5, 0.55, 0.6, 0.65, 0.7)  # under which a phrase is called absent
 Held = dict[str, list[Narrative]]
+Shares = tuple[float, float]  # edge, peak
+ByThreshold = dict[float, AverageRecall]
 
 
 @dataclass(frozen=True)
@@ -46,18 +49,19 @@ class Swapped:
 
 @dataclass(frozen=True)
 class Line:
-    """One model at one size and peak, at its best threshold."""
+    """One model at one size, edge and peak, at its best threshold."""
 
     recall: float
     model: str
     sides: str
+    edge: float
     peak: float
     threshold: float
 
     def load(self) -> PPMN:
-        """The model, with this size, peak and threshold in its configuration."""
+        """The model, with this size, edge, peak and threshold in its configuration."""
         model = opened(self.model, self.sides)
-        model.config = replace(model.config, threshold=self.threshold, peak=self.peak)
+        model.config = replace(model.config, threshold=self.threshold, edge=self.edge, peak=self.peak)
         return model
 
 
@@ -73,23 +77,22 @@ def opened(name: str, sides: str) -> PPMN:
     return model
 
 
-def measure(
-    grounder: Grounder, held: Held, peaks: Sequence[float]
-) -> dict[float, dict[float, AverageRecall]]:
-    """Each phrase once for every peak and threshold."""
-    metrics = {peak: {threshold: AverageRecall() for threshold in THRESHOLDS} for peak in peaks}
+def measure(grounder: Grounder, held: Held, shares: Sequence[Shares]) -> dict[Shares, ByThreshold]:
+    """Each phrase once for every edge, peak and threshold."""
+    metrics = {share: {threshold: AverageRecall() for threshold in THRESHOLDS} for share in shares}
     narratives = [(source, n) for source, mine in held.items() for n in mine]
     for source, narrative in tqdm(narratives, "validation"):
         ids, phrases = narrative.image.ids(), narrative.grounded
         truths = masks_full(ids, [p.segment_ids for p in phrases])
         spans = [(p.start, p.end) for p in phrases]
         frame, responses = grounder.responses(read_photo(narrative.image.photo), narrative.caption, spans)
-        for peak, threshold in product(peaks, THRESHOLDS):
-            strong = strong_parts(responses, threshold, peak)
+        for (edge, peak), threshold in product(shares, THRESHOLDS):
+            strong = strong_parts(own_edges(responses, threshold, edge), threshold, peak)
             for n, (phrase, truth, response) in enumerate(zip(phrases, truths, strong, strict=True)):
                 mask = frame.mask(response, threshold) & (ids != BORDER)
                 key = PhraseKey(source, narrative.image.id, narrative.index, n)
-                metrics[peak][threshold].update(key, mask, truth, thing=phrase.isthing, plural=phrase.plural)
+                found = metrics[edge, peak][threshold]
+                found.update(key, mask, truth, thing=phrase.isthing, plural=phrase.plural)
     return metrics
 
 
@@ -115,7 +118,7 @@ def complete(source: Source) -> bool:
     return all(s.score is None for n in range(len(source)) for s in source.image(n).segments)
 
 
-def tell(metrics: dict[float, AverageRecall], first: AverageRecall | None) -> float:
+def tell(metrics: ByThreshold, first: AverageRecall | None) -> float:
     """Print one line of the table; its best threshold."""
     recall = {t: m.compute().average_recall["overall"] or 0.0 for t, m in metrics.items()}
     best = max(recall, key=lambda t: recall[t])
@@ -143,6 +146,7 @@ def main() -> None:
     parser.add_argument("--data", action="append", required=True, metavar="ROOT[:SPLIT]")
     parser.add_argument("--sides", nargs="+", default=["336x448"])
     parser.add_argument("--photos", type=int, default=300)
+    parser.add_argument("--edges", nargs="+", type=float, default=[0.0])
     parser.add_argument("--peaks", nargs="+", type=float, default=[0.0])
     parser.add_argument("--swapped", action="store_true")
     parser.add_argument("--out", type=Path)
@@ -155,14 +159,16 @@ def main() -> None:
     first: AverageRecall | None = None
     lines: list[Line] = []
     for name, sides in product(args.models, args.sides):
-        for peak, metrics in measure(Grounder(opened(name, sides)), held, args.peaks).items():
-            print(f"{name} at {sides}, peak {peak:g}:")
+        shares = list(product(args.edges, args.peaks))
+        for (edge, peak), metrics in measure(Grounder(opened(name, sides)), held, shares).items():
+            print(f"{name} at {sides}, edge {edge:g}, peak {peak:g}:")
             threshold = tell(metrics, first)
             first = first or metrics[threshold]
             recall = metrics[threshold].compute().average_recall["overall"] or 0.0
-            lines.append(Line(recall, name, sides, peak, threshold))
+            lines.append(Line(recall, name, sides, edge, peak, threshold))
     best = max(lines, key=lambda line: line.recall)
-    print(f"best: {best.model} at {best.sides}, peak {best.peak:g}, threshold {best.threshold}")
+    shown = f"edge {best.edge:g}, peak {best.peak:g}, threshold {best.threshold}"
+    print(f"best: {best.model} at {best.sides}, {shown}")
     if args.swapped:
         tell_swapped(list(swapped(Grounder(best.load()), sources, held)))
     if args.out:

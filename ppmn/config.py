@@ -13,6 +13,7 @@ Selection = Literal["topk", "maxpool"]
 Aggregation = Literal["mca", "mutan", "sk"]
 Dice = Literal["squared", "plain"]
 SupervisedRounds = Literal["all", "printed"]
+Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class ImageConfig:
     layers: tuple[int, ...] = (6, 9, 12)  # of DINOv2, whose tokens the pyramid is made from
     tuned: int = 0  # last blocks of DINOv2 that are trained too, at lr_image
     sha256: str = ""  # of the shipped DINOv2 weights, filled when saving
+    precision: Precision = "float32"  # of a look; bfloat16 only where the processor has instructions for it
 
     def __post_init__(self) -> None:
         if self.kind == "dinov2" and not (self.layers and all(1 <= layer <= 12 for layer in self.layers)):
@@ -71,7 +73,8 @@ class ModelConfig:
     supervised_rounds: SupervisedRounds = "all"  # "printed" leaves out the last map
     count_padding: bool = True  # as the authors do; False: padding changes nothing
     threshold: float = 0.5
-    peak: float = 0.0  # of a phrase's highest response, what each part of its mask must reach somewhere
+    edge: float = 0.0  # of a phrase's highest response, what its mask ends at; 0: the threshold itself
+    peak: float = 0.0  # of that response too, what each part of the mask must reach somewhere
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.channels < 1 or self.channels % self.heads or self.channels % 32:
@@ -82,9 +85,13 @@ class ModelConfig:
             raise InputError(
                 f"the image encoder's channels is {self.image.channels}; a multiple of 32 is needed"
             )
-        for name in ("threshold", "peak"):
+        for name in ("threshold", "edge", "peak"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
+        if self.edge and (self.edge == 1 or self.threshold in (0, 1)):
+            raise InputError(
+                f"edge is {self.edge} and threshold {self.threshold}; both must lie inside of 0 and 1"
+            )
         for name in ("rounds", "pixels"):
             if getattr(self, name) < 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must not be negative")

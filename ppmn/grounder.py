@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast, overload
+from typing import Any, cast, overload
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ppmn.errors import InputError
-from ppmn.frame import Frame, Map, strong_parts
+from ppmn.frame import Frame, Map, own_edges, strong_parts
 from ppmn.grounding import Grounding, PhraseGrounding, Round
 from ppmn.metrics import Protocol
 from ppmn.model.network import PPMN, Maps, Pixels
@@ -153,7 +153,7 @@ class Grounder:
         """Probabilities a span, of the photo's size or (`released`) of a quarter of the padded input."""
         if protocol == "full":
             frame, responses = self.responses(photo, caption, spans)
-            for response in strong_parts(responses, self.threshold, self.model.config.peak):
+            for response in self._settled(responses):
                 yield frame.response(response)
             return
         queries, maps = self._maps(next(self._looks([photo])), [(caption, spans)])
@@ -161,10 +161,15 @@ class Grounder:
         yield from queries.phrase_maps(H.sigmoid()).cpu().numpy()
 
     def responses(self, photo: Image.Image, caption: str, spans: Sequence[Span]) -> tuple[Frame, Map]:
-        """Probabilities a span at the network's stride, (P, H, W), weak parts too, and how they lie."""
+        """Probabilities a span at the network's stride, (P, H, W), as they come, and how they lie."""
         batch = next(self._looks([photo]))
         queries, maps = self._maps(batch, [(caption, spans)])
         return batch.frames[0], queries.phrase_maps(maps.H[-1].sigmoid()).cpu().numpy()
+
+    def _settled(self, responses: Map) -> Map:
+        """Maps that the threshold cuts as the model's `edge` and `peak` ask."""
+        config = self.model.config
+        return strong_parts(own_edges(responses, self.threshold, config.edge), self.threshold, config.peak)
 
     def _threshold(self, threshold: float | None) -> float:
         cut = self.threshold if threshold is None else threshold
@@ -181,9 +186,17 @@ class Grounder:
             names = [str(p) if isinstance(p, str | Path) else None for p in photos[first : first + step]]
             prepared = [encoder.prepare(photo) for photo in opened]
             with torch.inference_mode():
-                pixels = self.model.head.look(encoder(prepared))
+                with torch.autocast("cpu", torch.bfloat16, enabled=self._in_bfloat16()):
+                    pyramid = encoder(prepared)
+                pixels = self.model.head.look(pyramid.float())
             frames = [self._frame(p, t) for p, t in zip(opened, prepared, strict=True)]
             yield Looks(self, opened, names, frames, pixels)
+
+    def _in_bfloat16(self) -> bool:
+        """Whether the image encoder computes in bfloat16: without instructions for it, it would be slower."""
+        known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch does not tell
+        native = known.get("avx512_bf16") or known.get("amx_bf16")
+        return bool(self.device == "cpu" and native and self.model.config.image.precision == "bfloat16")
 
     def _frame(self, photo: Image.Image, prepared: Tensor) -> Frame:
         encoder, (height, width) = self.model.image_encoder, prepared.shape[1:]
@@ -218,10 +231,9 @@ class Grounder:
             first = own.stop
             height, width = frame.grid
             cut = [r[own, :height, :width].copy() for r in responses]
-            strong = strong_parts(cut[-1], self.threshold, self.model.config.peak)
             answers = tuple(
                 PhraseGrounding(phrase, response, frame, threshold)
-                for phrase, response in zip(request.phrases, strong, strict=True)
+                for phrase, response in zip(request.phrases, self._settled(cut[-1]), strict=True)
             )
             points = [tuple(frame.points(i[r], maps.H[0].shape[-1]) for r in rows[own]) for i in indices]
             points += [()] * (

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ppmn import config as models
-from ppmn.config import ImageConfig, ModelConfig, TextConfig, checked
+from ppmn.config import ImageConfig, ModelConfig, Precision, TextConfig, checked
 from ppmn.errors import InputError
 
 
@@ -45,7 +45,7 @@ class TrainConfig:
     absent: int = 0  # phrases a narrative of what is not in the photo
     narratives: int = 1  # made of a photo each time it is seen, one after the other
     augment: Augment = field(default_factory=Augment)
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Precision = "float32"
     validation: float = 0.1  # share of the photos, by hash
     validation_photos: int = 200  # at most
     evaluate_every: int = 1  # epochs

@@ -17,7 +17,7 @@ from ppmn.data.batches import TrainingSet, epoch_batches, load, open_caches
 from ppmn.data.samples import open_sources
 from ppmn.errors import InputError
 from ppmn.model import weights
-from ppmn.model.dinov2 import WEIGHTS, Dinov2FPN
+from ppmn.model.dinov2 import ROWS, WEIGHTS, Dinov2FPN, attend
 from ppmn.presets import PRESETS
 from ppmn.train import Run, World, start
 
@@ -51,6 +51,29 @@ def test_a_batch_equals_its_singles(tuned: int) -> None:
                 _, _, height, width = alone.shape
                 assert torch.allclose(level[row, :, :height, :width], alone[0], atol=1e-4)
     assert together.cells == [(2, 3), (2, 3), (3, 2)]
+
+
+@pytest.mark.parametrize("tokens", [1, ROWS, 2 * ROWS + 3])
+def test_attention_in_bfloat16_is_attention(encoder: Dinov2FPN, tokens: int) -> None:
+    torch.manual_seed(3)
+    query, key, value = torch.randn(3, 2, 6, tokens, 64).bfloat16()
+    with torch.no_grad():
+        ours, _ = attend(encoder, query, key, value, None, 0.125)
+    wanted = torch.nn.functional.scaled_dot_product_attention(query.float(), key.float(), value.float())
+    assert ours.dtype == torch.bfloat16
+    assert torch.allclose(ours.float(), wanted.transpose(1, 2), atol=0.03)
+
+
+def test_bfloat16_changes_little(encoder: Dinov2FPN) -> None:
+    pictures = photos((56, 84), (84, 56))
+    with torch.inference_mode():
+        exact = encoder(pictures)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = encoder(pictures).float()
+    assert rounded.cells == exact.cells
+    for level, wanted in zip(rounded.levels, exact.levels, strict=True):
+        assert level.dtype == torch.float32
+        assert (level - wanted).norm() < 0.05 * wanted.norm()
 
 
 def test_its_levels_are_a_pyramid(encoder: Dinov2FPN) -> None:

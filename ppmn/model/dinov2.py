@@ -7,13 +7,15 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as fn
 from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import Dinov2Config, Dinov2Model
+from transformers import AttentionInterface, Dinov2Config, Dinov2Model
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ppmn.config import ImageConfig
 from ppmn.errors import InputError
@@ -24,10 +26,35 @@ PATCH = 14
 CELL = 2 * PATCH  # of p5
 WIDTH = 384
 BLOCKS = 12
+ROWS = 64  # queries whose scores are held at a time
 SHAPE = Dinov2Config(
-    hidden_size=WIDTH, num_attention_heads=6, image_size=518, patch_size=PATCH, use_mask_token=False
+    hidden_size=WIDTH,
+    num_attention_heads=6,
+    image_size=518,
+    patch_size=PATCH,
+    use_mask_token=False,
+    attn_implementation="ppmn",
 )
 WEIGHTS = Path(__file__).parents[1] / "weights" / "dinov2_vits14.safetensors"
+
+
+def attend(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, scaling: float, **others: Any
+) -> tuple[Tensor, None]:
+    """Attention, (B, heads, n, d) -> (B, n, heads, d).
+
+    In bfloat16 on a CPU, where nothing is trained, by plain products: they use the processor's instructions
+    for it, which torch's fused attention leaves idle.
+    """
+    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or torch.is_grad_enabled():
+        return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **others)
+    keys, values = key.flatten(0, 1).transpose(1, 2).contiguous(), value.flatten(0, 1).contiguous()
+    rows = (query * scaling).flatten(0, 1).split(ROWS, 1)
+    found = torch.cat([torch.bmm(torch.bmm(row, keys).softmax(-1), values) for row in rows], 1)
+    return found.view(query.shape).transpose(1, 2), None
+
+
+AttentionInterface.register("ppmn", attend)
 
 
 class Double(nn.Module):

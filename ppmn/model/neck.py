@@ -31,6 +31,11 @@ class Pyramid:
         p2, p3, p4, p5 = map(torch.stack, batch)
         return cls((p2, p3, p4, p5), cells)
 
+    def float(self) -> "Pyramid":
+        """In single precision, whatever the encoder computed in."""
+        p2, p3, p4, p5 = (level.float() for level in self.levels)
+        return Pyramid((p2, p3, p4, p5), self.cells)
+
     def mask(self, level: int) -> Tensor | None:
         """Which pixels of a level are a photo's own, (B, 1, H, W); None where all of them are."""
         scale, (height, width) = 2 ** (3 - level), self.levels[level].shape[-2:]
