@@ -26,7 +26,7 @@ PATCH = 14
 CELL = 2 * PATCH  # of p5
 WIDTH = 384
 BLOCKS = 12
-ROWS = 64  # queries whose scores are held at a time
+ROWS = 128  # queries whose scores are held at a time
 SHAPE = Dinov2Config(
     hidden_size=WIDTH,
     num_attention_heads=6,
@@ -49,8 +49,10 @@ def attend(
     if query.dtype != torch.bfloat16 or query.device.type != "cpu" or torch.is_grad_enabled():
         return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **others)
     keys, values = key.flatten(0, 1).transpose(1, 2).contiguous(), value.flatten(0, 1).contiguous()
-    rows = (query * scaling).flatten(0, 1).split(ROWS, 1)
-    found = torch.cat([torch.bmm(torch.bmm(row, keys).softmax(-1), values) for row in rows], 1)
+    queries = (query * scaling).flatten(0, 1)  # (B heads, n, d)
+    found = torch.empty_like(queries)
+    for rows, into in zip(queries.split(ROWS, 1), found.split(ROWS, 1), strict=True):
+        into.copy_(torch.bmm(torch.bmm(rows, keys).softmax(-1), values))
     return found.view(query.shape).transpose(1, 2), None
 
 
