@@ -151,7 +151,7 @@ def _description(model: PPMN) -> dict[str, Any]:
         "vectors": f"float32 (M, {model.text_encoder.channels}), a query a "
         + ("word piece" if config.query == "word" else "phrase"),
         "maps": "float32 (rounds + 1, M, H, W), raw; a probability is their sigmoid, the last is the answer, "
-        "parts that stay weak not yet left out where the configuration has a peak",
+        "not yet bent to the configuration's edge, nor rid of parts that stay weak by its peak",
         "indices": "int64 (rounds, M, S), flat cells that each round looked at",
         "multiple": multiple,
         "stride": model.image_encoder.stride,

@@ -4,9 +4,11 @@ import hashlib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from models import bert_folder, small_config
+from models import bert_folder, small_config, small_ppmn
+from PIL import Image
 from safetensors.torch import load_file
 
 from bench.compact import opened
@@ -16,6 +18,7 @@ from ppmn.config import ImageConfig
 from ppmn.data.batches import TrainingSet, epoch_batches, load, open_caches
 from ppmn.data.samples import open_sources
 from ppmn.errors import InputError
+from ppmn.grounder import Grounder
 from ppmn.model import weights
 from ppmn.model.dinov2 import ROWS, WEIGHTS, Dinov2FPN, attend
 from ppmn.presets import PRESETS
@@ -74,6 +77,20 @@ def test_bfloat16_changes_little(encoder: Dinov2FPN) -> None:
     for level, wanted in zip(rounded.levels, exact.levels, strict=True):
         assert level.dtype == torch.float32
         assert (level - wanted).norm() < 0.05 * wanted.norm()
+
+
+def test_a_look_is_in_bfloat16_only_where_the_processor_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_ppmn(bert_folder(tmp_path / "bert"))
+    photo, caption = Image.linear_gradient("L").resize((90, 60)), "a red ball on the grass"
+    exact = Grounder(model, "cpu").ground(photo, caption)
+    model.config = replace(model.config, image=replace(model.config.image, precision="bfloat16"))
+    for abilities, same in (({}, True), ({"avx512_bf16": True}, False)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda abilities=abilities: abilities, False)
+        for wanted, found in zip(exact, Grounder(model, "cpu").ground(photo, caption), strict=True):
+            assert np.array_equal(found.map, wanted.map) is same
+            assert abs(found.map - wanted.map).mean() < 0.03
 
 
 def test_its_levels_are_a_pyramid(encoder: Dinov2FPN) -> None:

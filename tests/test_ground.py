@@ -3,7 +3,6 @@
 import io
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -169,19 +168,6 @@ def test_lists_are_batched_and_equal_single_calls(tmp_path: Path, padding: bool)
         for many, one in zip(found.rounds, single.rounds, strict=True):
             assert many.maps.shape == one.maps.shape
             assert [len(p) for p in many.pixels] == [len(p) for p in one.pixels]
-
-
-def test_a_look_is_in_bfloat16_only_where_the_processor_has_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = small_ppmn(bert_folder(tmp_path / "bert"))
-    exact = Grounder(model, "cpu").ground(picture(), CAPTION)
-    model.config = replace(model.config, image=replace(model.config.image, precision="bfloat16"))
-    for abilities, same in (({}, True), ({"avx512_bf16": True}, False)):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda abilities=abilities: abilities, False)
-        for wanted, found in zip(exact, Grounder(model, "cpu").ground(picture(), CAPTION), strict=True):
-            assert np.array_equal(found.map, wanted.map) is same
-            assert abs(found.map - wanted.map).mean() < 0.03
 
 
 def test_lists_must_fit(grounder: Grounder) -> None:
