@@ -24,7 +24,7 @@ from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import BORDER, read_photo
 from ppmn.data.samples import Source, open_sources
 from ppmn.data.targets import masks_full
-from ppmn.frame import own_edges, strong_parts
+from ppmn.frame import settled
 from ppmn.grounder import Grounder
 from ppmn.metrics import AverageRecall, PhraseKey
 from ppmn.model import weights
@@ -87,8 +87,8 @@ def measure(grounder: Grounder, held: Held, shares: Sequence[Shares]) -> dict[Sh
         spans = [(p.start, p.end) for p in phrases]
         frame, responses = grounder.responses(read_photo(narrative.image.photo), narrative.caption, spans)
         for (edge, peak), threshold in product(shares, THRESHOLDS):
-            strong = strong_parts(own_edges(responses, threshold, edge), threshold, peak)
-            for n, (phrase, truth, response) in enumerate(zip(phrases, truths, strong, strict=True)):
+            maps = settled(responses, threshold, edge, peak)
+            for n, (phrase, truth, response) in enumerate(zip(phrases, truths, maps, strict=True)):
                 mask = frame.mask(response, threshold) & (ids != BORDER)
                 key = PhraseKey(source, narrative.image.id, narrative.index, n)
                 found = metrics[edge, peak][threshold]

@@ -15,6 +15,11 @@ BAND = 4_000_000  # pixels that are enlarged at a time
 UNDER = 0.9  # of the threshold: what a weak part is brought to
 
 
+def settled(responses: Map, threshold: float, edge: float, peak: float) -> Map:
+    """Maps (P, H, W) that the threshold cuts as a model's `edge` and `peak` ask."""
+    return strong_parts(own_edges(responses, threshold, edge), threshold, peak)
+
+
 def own_edges(responses: Map, threshold: float, edge: float) -> Map:
     """Maps (P, H, W) bent so that each crosses the threshold where it has `edge` of its highest response.
 

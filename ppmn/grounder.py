@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from ppmn.errors import InputError
-from ppmn.frame import Frame, Map, own_edges, strong_parts
+from ppmn.frame import Frame, Map, settled
 from ppmn.grounding import Grounding, PhraseGrounding, Round
 from ppmn.metrics import Protocol
 from ppmn.model.network import PPMN, Maps, Pixels
@@ -167,9 +167,7 @@ class Grounder:
         return batch.frames[0], queries.phrase_maps(maps.H[-1].sigmoid()).cpu().numpy()
 
     def _settled(self, responses: Map) -> Map:
-        """Maps that the threshold cuts as the model's `edge` and `peak` ask."""
-        config = self.model.config
-        return strong_parts(own_edges(responses, self.threshold, config.edge), self.threshold, config.peak)
+        return settled(responses, self.threshold, self.model.config.edge, self.model.config.peak)
 
     def _threshold(self, threshold: float | None) -> float:
         cut = self.threshold if threshold is None else threshold
