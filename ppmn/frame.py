@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import torch
-import torch.nn.functional as fn
 from numpy.typing import NDArray
+from scipy.ndimage import label
 
 Map = NDArray[np.float32]
 Box = tuple[int, int, int, int]  # x, y, width, height
 BAND = 4_000_000  # pixels that are enlarged at a time
+AROUND = np.array([np.zeros((3, 3)), np.ones((3, 3)), np.zeros((3, 3))])  # eight neighbours in one map
 UNDER = 0.9  # of the threshold: what a weak part is brought to
 
 
@@ -39,13 +39,12 @@ def strong_parts(responses: Map, threshold: float, peak: float) -> Map:
     """
     if peak == 0 or not responses.size:
         return responses
-    maps = torch.from_numpy(responses)
-    above = (maps > threshold).to(maps.dtype)
-    highest = maps.amax((1, 2), keepdim=True)
-    kept, grown = torch.zeros_like(maps), above * (maps >= peak * highest)
-    while not torch.equal(kept, grown):
-        kept, grown = grown, fn.max_pool2d(grown, 3, stride=1, padding=1) * above
-    return torch.where(above > kept, maps.clamp(max=UNDER * threshold), maps).numpy()
+    above = responses > threshold
+    strong = above & (responses >= peak * responses.max((1, 2), keepdims=True))
+    parts, count = label(above, AROUND)  # a part lies within one map
+    kept = np.zeros(count + 1, bool)
+    kept[parts[strong]] = True
+    return np.where(above & ~kept[parts], np.minimum(responses, UNDER * threshold), responses)
 
 
 class Measured(NamedTuple):

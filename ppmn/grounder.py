@@ -292,7 +292,12 @@ class Look:
         `threshold` None is the model's own; `rounds` keeps the maps and pixels of every round; `empties`
         also grounds phrases that name no object ("background").
         """
+        return self.ground_request(read_caption(caption, spans, empties), threshold, rounds)
+
+    def ground_request(
+        self, request: Request, threshold: float | None = None, rounds: bool = False
+    ) -> Grounding:
+        """Ground a caption whose phrases are known."""
         grounder = self.encoded.grounder
-        request = read_caption(caption, spans, empties)
         (found,) = grounder._ground(self.encoded, [request], grounder._threshold(threshold), rounds)
         return found

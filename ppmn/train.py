@@ -9,7 +9,7 @@ it ends with the same bits as a run that was never stopped, for all chance comes
 """
 
 import math
-import resource
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -388,7 +388,17 @@ class Run:
         self.step(items, len(batches) * self.config.epochs)
         line = self.step(items, len(batches) * self.config.epochs)
         steps = len(batches) * self.config.epochs
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
         print(f"{len(self.data):,} samples, {len(batches):,} steps an epoch, {steps:,} in all")
         print(f"a step takes {line['seconds']:.2f} s after {read:.2f} s of reading; loss {line['loss']:.3f}")
-        print(f"peak memory {memory:.1f} GB; the whole run about {steps * line['seconds'] / 3600:.1f} hours")
+        hours = steps * line["seconds"] / 3600
+        print(f"{peak_memory()}the whole run about {hours:.1f} hours")
+
+
+def peak_memory() -> str:
+    """The most memory that this process has held; Windows does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return ""
+    unit = 1e9 if sys.platform == "darwin" else 1e6  # macOS counts bytes, Linux kilobytes
+    return f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit:.1f} GB; "

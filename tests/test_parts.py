@@ -1,5 +1,7 @@
 """Where a mask ends and which of its parts it keeps, where a model's `edge` and `peak` say so."""
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,3 +102,8 @@ def test_a_mask_cannot_end_where_nothing_does() -> None:
 def test_a_peak_is_a_share() -> None:
     with pytest.raises(InputError, match=r"peak is 1\.5"):
         ModelConfig(peak=1.5)
+
+
+def test_maps_become_masks_without_torch() -> None:
+    code = "import sys; import ppmn.frame; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -370,3 +370,12 @@ def test_bad_options_are_a_sentence(folder: Path, capsys: pytest.CaptureFixture[
     assert main(["serve", "--model", str(folder), "--token", "zwölf"]) == 2
     assert "the token" in capsys.readouterr().err
     assert main(["serve", "--model", "no such model", "--port", "0"]) == 2
+
+
+def test_a_caption_is_parsed_once_per_request(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed = []
+    find = ppmn.grounder.phrases
+    monkeypatch.setattr("ppmn.grounder.phrases", lambda *a, **k: parsed.append(a) or find(*a, **k))
+    id = look(client, encoded(photo(seed=4))).json()["id"]
+    client.post(f"/api/looks/{id}/ground", json={"caption": CAPTION}).raise_for_status()
+    assert len(parsed) == 1

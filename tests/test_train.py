@@ -291,3 +291,11 @@ def test_an_ablation_is_a_table_and_a_picture(scenes: Path, text: Path, tmp_path
         cells = [line.split(" | ") for line in (tmp_path / f"{table}.md").read_text().splitlines()[2:]]
         assert [cell[0].removeprefix("| ") for cell in cells if len(cell) > 1] == list(values)
         assert all(0 <= float(cell[1]) <= 100 for cell in cells if len(cell) > 1)
+
+
+def test_training_can_be_imported_where_there_is_no_resource_module() -> None:
+    code = (
+        "import sys; sys.modules['resource'] = None; import ppmn.train; print(repr(ppmn.train.peak_memory()))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert found.stdout.strip() == "''"

@@ -97,7 +97,7 @@ class Service:
         self.limits.check_caption(asked.caption)
         request = read_caption(asked.caption, _spans(asked), asked.empties)
         self.limits.check_phrases(len(request.phrases))
-        found = kept.look.ground(asked.caption, asked.threshold, _spans(asked), rounds, asked.empties)
+        found = kept.look.ground_request(request, asked.threshold, rounds)
         self.metrics.grounded.inc()
         return found
 
