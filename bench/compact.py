@@ -22,15 +22,15 @@ from tqdm import tqdm
 
 from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import BORDER, read_photo
-from ppmn.data.samples import Source, open_sources
 from ppmn.data.targets import masks_full
-from ppmn.frame import settled
-from ppmn.grounder import Grounder
-from ppmn.metrics import AverageRecall, PhraseKey
-from ppmn.model import weights
+from ppmn.evaluation.metrics import AverageRecall, PhraseKey
+from ppmn.grounding.grounder import Grounder
+from ppmn.grounding.maps import settled
+from ppmn.model import folder as weights
 from ppmn.model.network import PPMN
 from ppmn.presets import TrainConfig
-from ppmn.validate import validation
+from ppmn.training.sources import Source, open_sources
+from ppmn.training.validation import validation
 
 THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55)
 SCORES = (0.5, 0.55, 0.6, 0.65, 0.7)  # under which a phrase is called absent

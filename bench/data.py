@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn.functional import interpolate, pad
 
+from ppmn.data.benchmark import GroundedPhrase, Narrative, Narratives
 from ppmn.data.index import write_index
 from ppmn.data.panoptic import PanopticImage, Segment, read_ids, read_photo
-from ppmn.data.png import GroundedPhrase, Narrative, Narratives
 from ppmn.data.targets import targets_released
 
 HEIGHT, WIDTH = 480, 640

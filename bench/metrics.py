@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ppmn.metrics import average_recall
+from ppmn.evaluation.metrics import average_recall
 
 
 def threshold_loop(ious: list[float]) -> float:

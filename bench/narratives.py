@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ppmn.data.narrate import Narrated, Narrator, rng_for
+from ppmn.data.benchmark import parse_spec
 from ppmn.data.panoptic import read_panoptic, read_photo, splits
-from ppmn.data.png import parse_spec
+from ppmn.synthetic.narrator import Narrated, Narrator, rng_for
 
 KEPT = frozenset(
     re.findall(

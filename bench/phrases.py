@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 from ppmn.errors import InputError
-from ppmn.noun_phrases import phrases
-from ppmn.phrase_words import DETERMINERS
+from ppmn.phrases.rules import find_phrases
+from ppmn.phrases.word_lists import DETERMINERS
 
 Span = tuple[int, int]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
@@ -57,14 +57,14 @@ def cause(span: Span, others: list[Span], found: bool) -> str:
 
 def main(root: Path) -> None:
     narratives = json.loads((root / "annotations" / "png_coco_val2017.json").read_text(encoding="utf-8"))
-    phrases("A first caption, so that the weights are read.")
+    find_phrases("A first caption, so that the weights are read.")
     same = there = ours = 0
     mistakes: Counter[tuple[str, str]] = Counter()
     spent = 0.0
     for narrative in narratives:
         caption, gold = narrative["caption"], marked(narrative)
         begun = time.process_time()
-        found = [bare(caption, (phrase.start, phrase.end)) for phrase in phrases(caption)]
+        found = [bare(caption, (phrase.start, phrase.end)) for phrase in find_phrases(caption)]
         spent += time.process_time() - begun
         both = set(found) & set(gold)
         same, there, ours = same + len(both), there + len(gold), ours + len(found)

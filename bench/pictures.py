@@ -14,13 +14,13 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from bench.serve import serving
-from ppmn.data.samples import open_sources
-from ppmn.data.scenes import write_scenes
-from ppmn.evaluate import evaluate, model_answers
-from ppmn.figures import sheet
-from ppmn.grounder import Grounder, load
-from ppmn.registry_photos import PHOTOS, registry_photo
-from ppmn.validate import row
+from ppmn.evaluation.evaluate import evaluate, model_answers
+from ppmn.evaluation.figures import sheet
+from ppmn.grounding.grounder import Grounder, load
+from ppmn.samples import PHOTOS, registry_photo
+from ppmn.synthetic.scenes import write_scenes
+from ppmn.training.sources import open_sources
+from ppmn.training.validation import row
 
 SHOWN = "motorcycle"  # on its own, and on the pages
 TILE, LINE = (480, 360), 20

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from ppmn.data.narratives import read_narratives
 from ppmn.data.panoptic import read_panoptic, read_photo
-from ppmn.data.regions import COLOURS, colour_codes
-from ppmn.data.scenes import write_scenes
-from ppmn.metrics import AverageRecall, PhraseKey, Scores
+from ppmn.evaluation.metrics import AverageRecall, PhraseKey, Scores
+from ppmn.synthetic.regions import COLOURS, colour_codes
+from ppmn.synthetic.scenes import write_scenes
 
 
 def colour_match(phrase: str, codes: NDArray[np.uint8]) -> NDArray[np.bool_]:

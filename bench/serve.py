@@ -18,8 +18,8 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image
 
-from ppmn.data.scenes import draw_scene
-from ppmn.grounder import load
+from ppmn.grounding.grounder import load
+from ppmn.synthetic.scenes import draw_scene
 
 CAPTIONS = (
     "In this image there is a red car on the road and a green tree under the blue sky.",

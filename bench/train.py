@@ -17,15 +17,15 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from ppmn.cache import Cache, Caches, content_key, fingerprint
-from ppmn.checkpoints import RunFolder
 from ppmn.config import ModelConfig
-from ppmn.data.batches import Item, Kept
-from ppmn.model.image import ResNetFPN
 from ppmn.model.network import PPMN
+from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import TextEncoder, resolve
 from ppmn.presets import released
-from ppmn.train import Run, World
+from ppmn.training.dataset import Item, Kept
+from ppmn.training.feature_cache import Cache, Caches, content_key, fingerprint
+from ppmn.training.run_folder import RunFolder
+from ppmn.training.trainer import Run, World
 
 HEIGHT, WIDTH = 800, 1216
 

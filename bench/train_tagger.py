@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.narrative_words import sentences
-from ppmn.tagger import WEIGHTS, Tagger, key, normal, static_features, tag_features
+from ppmn.phrases.tagger import WEIGHTS, Tagger, key, normal, static_features, tag_features
 
 Sentence = list[tuple[str, str]]
 EPOCHS, DRAWN, SEEN_TWICE, SMALLEST = 8, 10000, 2, 3

@@ -4,21 +4,21 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ppmn.grounder import Grounder, Look, load
-    from ppmn.grounding import Grounding
-    from ppmn.noun_phrases import Phrase, parse_brackets, phrases
+    from ppmn.grounding.grounder import Grounder, Look, load
+    from ppmn.grounding.result import Grounding
+    from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
 
 __version__ = "0.1.0"
-__all__ = ["Grounder", "Grounding", "Look", "Phrase", "__version__", "load", "parse_brackets", "phrases"]
+__all__ = ["Grounder", "Grounding", "Look", "Phrase", "__version__", "find_phrases", "load", "parse_brackets"]
 
 _HOME = {
-    "Grounder": "grounder",
-    "Grounding": "grounding",
-    "Look": "grounder",
-    "load": "grounder",
-    "Phrase": "noun_phrases",
-    "parse_brackets": "noun_phrases",
-    "phrases": "noun_phrases",
+    "Grounder": "grounding.grounder",
+    "Grounding": "grounding.result",
+    "Look": "grounding.grounder",
+    "Phrase": "phrases.rules",
+    "find_phrases": "phrases.rules",
+    "load": "grounding.grounder",
+    "parse_brackets": "phrases.rules",
 }  # name -> module
 
 

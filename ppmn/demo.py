@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from ppmn.registry_photos import registry_photo
+from ppmn.samples import registry_photo
 
 
 def main(model: str = "compact", output: Path = Path("demo")) -> int:

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from models import bert_folder
+from support.models import bert_folder
 
 from bench.pictures import CHROMIUM
-from ppmn.data.scenes import write_scenes
+from ppmn.synthetic.scenes import write_scenes
 
 SHARED = Path(os.environ.get("PPMN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 QUIET = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")

@@ -19,8 +19,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ppmn.config import ImageConfig
 from ppmn.errors import InputError
-from ppmn.model.image import Features, as_tensor, brought_to
 from ppmn.model.neck import Pyramid
+from ppmn.model.resnet import Features, as_tensor, brought_to
 
 PATCH = 14
 CELL = 2 * PATCH  # of p5

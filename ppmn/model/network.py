@@ -8,10 +8,10 @@ from typing import Any
 from torch import Tensor, nn
 
 from ppmn.config import ModelConfig
-from ppmn.model.image import Features
 from ppmn.model.lcpa import PaperRound, ReleasedRound, compatible_pixels, sample
 from ppmn.model.matching import LinearProjection, PixelProjection, match
 from ppmn.model.neck import Cells, Pyramid, SemanticFPN
+from ppmn.model.resnet import Features
 from ppmn.model.text import Queries, Tokens
 
 
@@ -108,13 +108,13 @@ class PPMN(nn.Module):
     @classmethod
     def from_pretrained(cls, folder: str | Path) -> "PPMN":
         """A saved model, on the CPU, for inference."""
-        from ppmn.model.weights import load
+        from ppmn.model.folder import load
 
         return load(Path(folder))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Write `model.safetensors` and `config.json`, and `text/` unless the text encoder is a package's."""
-        from ppmn.model.weights import save
+        from ppmn.model.folder import save
 
         save(self, Path(folder))
 

@@ -15,17 +15,17 @@ from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
 
 from ppmn import __version__
-from ppmn.draw import OPACITY, PALETTE
 from ppmn.errors import InputError
-from ppmn.grounder import Grounder
-from ppmn.serve import answers
+from ppmn.grounding.grounder import Grounder
+from ppmn.grounding.render import OPACITY, PALETTE
+from ppmn.serve import schemas as answers
+from ppmn.serve.counters import Metrics
 from ppmn.serve.guard import Guard, problem
+from ppmn.serve.image_cache import LookCache
 from ppmn.serve.limits import Limits
-from ppmn.serve.looks import LookCache
-from ppmn.serve.metrics import Metrics
 from ppmn.serve.samples import sample_photo, samples
 from ppmn.serve.service import FILES, FileName, LookGoneError, Service
-from ppmn.serve.work import ClientGoneError, QueueFullError, TooLongError, Work
+from ppmn.serve.work_queue import ClientGoneError, QueueFullError, TooLongError, Work
 
 STATIC = Path(__file__).parent / "static"
 JSON = "application/json"

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ppmn.data.drawing import HEIGHT, WIDTH
-from ppmn.data.narrate import Narrator
 from ppmn.data.panoptic import PanopticImage
-from ppmn.data.scenes import categories, draw_scene
-from ppmn.registry_photos import PHOTOS, registry_photo
-from ppmn.serve.answers import Sample
+from ppmn.samples import PHOTOS, registry_photo
+from ppmn.serve.schemas import Sample
+from ppmn.synthetic.drawing import HEIGHT, WIDTH
+from ppmn.synthetic.narrator import Narrator
+from ppmn.synthetic.scenes import categories, draw_scene
 
 SCENES = {"scene one": 3, "scene two": 11}  # names and seeds
 

@@ -7,16 +7,16 @@ from enum import StrEnum
 
 from PIL import Image
 
-from ppmn.draw import overlay
 from ppmn.errors import InputError
-from ppmn.grounder import Grounder, read_caption
-from ppmn.grounding import Grounding
-from ppmn.noun_phrases import parse_brackets, phrases
-from ppmn.photos import read_photo
-from ppmn.serve import answers
+from ppmn.grounding.grounder import Grounder, read_caption
+from ppmn.grounding.render import overlay
+from ppmn.grounding.result import Grounding
+from ppmn.images import read_photo
+from ppmn.phrases.rules import find_phrases, parse_brackets
+from ppmn.serve import schemas as answers
+from ppmn.serve.counters import Metrics
+from ppmn.serve.image_cache import KeptLook, LookCache, look_id
 from ppmn.serve.limits import Limits
-from ppmn.serve.looks import KeptLook, LookCache, look_id
-from ppmn.serve.metrics import Metrics
 
 
 class FileName(StrEnum):
@@ -88,7 +88,7 @@ class Service:
         caption, spans = asked.caption, _spans(asked)
         if spans is None:
             caption, spans = parse_brackets(caption)
-        found = [answers.found_phrase(phrase) for phrase in phrases(caption, spans)]
+        found = [answers.found_phrase(phrase) for phrase in find_phrases(caption, spans)]
         return answers.Phrases(caption=caption, phrases=found).model_dump_json().encode()
 
     def _ground(

@@ -1,0 +1,1 @@
+"""Average Recall of a model, or of predictions in a file."""

@@ -1,0 +1,137 @@
+"""The result of an evaluation as JSON, as the paper's table, and beside another run."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ppmn.errors import InputError
+from ppmn.evaluation.metrics import (
+    CURVE_THRESHOLDS,
+    PROTOCOLS,
+    SPLITS,
+    AverageRecall,
+    Interval,
+    Measured,
+    PhraseKey,
+)
+from ppmn.files import replacing
+
+Report = dict[str, Any]
+
+
+def report(
+    metric: AverageRecall, model: str, threshold: float | None, data: Sequence[Mapping[str, Any]]
+) -> Report:
+    """Every figure of a run; `data` names each source and its fingerprint. Scores are from 0 to 100."""
+    scores = metric.compute()
+    return {
+        "protocol": scores.protocol,
+        "model": model,
+        "threshold": threshold,
+        "data": list(data),
+        **scores.average_recall,
+        "phrases": scores.phrases,
+        "interval": {s: i and [i.low, i.high] for s, i in scores.interval.items()},
+        "accuracy_50": scores.accuracy_50,
+        "missing": scores.missing,
+        "empty": scores.empty,
+        "empty_found": scores.empty_found,
+        "curve": {"iou": list(CURVE_THRESHOLDS), **scores.curve},
+        "records": [_record(key, phrase) for key, phrase in sorted(metric.measured.items())],
+    }
+
+
+def write_report(content: Report, file: Path) -> None:
+    """Write a report, one phrase a line; a file already there is lost by no failure."""
+    records = ",\n".join(json.dumps(record, allow_nan=False) for record in content["records"])
+    head = json.dumps({k: v for k, v in content.items() if k != "records"}, indent=1, allow_nan=False)
+    with replacing(file) as part:
+        part.write_text(f'{head[:-2]},\n "records": [\n{records}\n]\n}}\n', encoding="utf-8")
+
+
+def read_report(file: Path) -> Report:
+    """Read what `write_report` wrote."""
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{file} is not a readable report of an evaluation ({error})") from error
+    needed = ("protocol", "model", "data", "phrases", "curve", "records", *SPLITS)
+    missing = [n for n in needed if n not in content] if isinstance(content, dict) else list(needed)
+    if missing or content["protocol"] not in PROTOCOLS:
+        raise InputError(
+            f"{file} is not a report of an evaluation: {', '.join(missing) or 'protocol'} is wrong"
+        )
+    return dict(content)
+
+
+def compare(ours: Report, theirs: Report) -> tuple[dict[str, Interval | None], int]:
+    """Paired difference ours - theirs a split, and the number of phrases that only one of them measured."""
+    return _metric(ours).difference(_metric(theirs))
+
+
+def table(content: Report) -> str:
+    """The paper's table, with the number of phrases and a bootstrap interval under each value."""
+    threshold = "" if content["threshold"] is None else f", threshold {content['threshold']:g}"
+    spans = [content["interval"][s] for s in SPLITS]
+    lines = [
+        f"{content['model']} on {', '.join(d['source'] for d in content['data'])}: "
+        f"protocol {content['protocol']}{threshold}",
+        _row("", SPLITS),
+        _row("Average Recall", ["-" if content[s] is None else f"{content[s]:.1f}" for s in SPLITS]),
+        _row("95 % interval", [f"{i[0]:.1f} to {i[1]:.1f}" if i else "-" for i in spans]),
+        _row("phrases", [f"{content['phrases'][s]:,}" for s in SPLITS]),
+    ]
+    if content["missing"]:
+        lines.append(f"{content['missing']:,} phrases have no prediction and count as zero")
+    if content["empty"]:
+        where = "in no figure above" if content["protocol"] == "full" else "misses in the figures above"
+        lines.append(
+            f"{content['empty']:,} phrases have an empty ground truth, {where}; "
+            f"{content['empty_found']:,} of them were answered with an empty mask"
+        )
+    return "\n".join(lines)
+
+
+def comparison_table(difference: Mapping[str, Interval | None], alone: int, other: str) -> str:
+    """The paired difference to another run, in points of Average Recall."""
+    values = [difference[s] for s in SPLITS]
+    lines = [
+        f"difference to {other}, paired by phrase",
+        _row("", SPLITS),
+        _row("difference", [f"{i.mean:+.1f}" if i else "-" for i in values]),
+        _row("95 % interval", [f"{i.low:+.1f} to {i.high:+.1f}" if i else "-" for i in values]),
+    ]
+    if alone:
+        lines.append(f"{alone:,} phrases are in one of the two runs only and are left out")
+    return "\n".join(lines)
+
+
+def _row(name: str, cells: Sequence[str]) -> str:
+    return f"{name:<15}" + "".join(f"{cell:>15}" for cell in cells)
+
+
+def _record(key: PhraseKey, phrase: Measured) -> dict[str, Any]:
+    iou = None if math.isnan(phrase.iou) else phrase.iou
+    return key._asdict() | {
+        "iou": iou,
+        "thing": phrase.thing,
+        "plural": phrase.plural,
+        "empty": phrase.empty,
+        "missing": phrase.missing,
+    }
+
+
+def _metric(content: Report) -> AverageRecall:
+    """The measured phrases of a report, keyed by the data's fingerprint: folders may have moved."""
+    metric = AverageRecall(content["protocol"])
+    try:
+        prints = {source["source"]: source["fingerprint"] for source in content["data"]}
+        for r in content["records"]:
+            key = PhraseKey(prints[r["source"]], r["image"], r["narrative"], r["phrase"])
+            iou = math.nan if r["iou"] is None else float(r["iou"])
+            metric.merge({key: Measured(iou, r["thing"], r["plural"], r["empty"], r["missing"])})
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"the report of {content['model']} has a broken record ({error!r})") from error
+    return metric

@@ -1,0 +1,67 @@
+"""One self-contained HTML page of a grounding: `page.html` with the photo, the maps and the caption in it."""
+
+import base64
+import html
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ppmn.grounding.render import colour, peak, reduced
+from ppmn.grounding.result import Grounding
+
+SIDE = 1024  # longer side of the photo in the page
+
+
+def page(grounding: Grounding) -> str:
+    """The page; what a user wrote is in it as data and as escaped text only."""
+    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+    data = json.dumps(_data(grounding), ensure_ascii=True)
+    for character in "<>&":  # so that no caption can end the script that holds it
+        data = data.replace(character, f"\\u{ord(character):04x}")
+    title = grounding.caption if len(grounding.caption) <= 80 else f"{grounding.caption[:79]}…"
+    parts = {"__TITLE__": html.escape(title), "__CAPTION__": html.escape(grounding.caption), "__DATA__": data}
+    pieces = [template]
+    for name, text in parts.items():  # only the template's own marks, not the same words in a caption
+        before, after = pieces.pop().split(name)
+        pieces += [before, text, after]
+    return "".join(pieces)
+
+
+def _data(grounding: Grounding) -> dict[str, Any]:
+    photo = reduced(grounding.photo, SIDE)
+    buffer = io.BytesIO()
+    photo.save(buffer, "JPEG", quality=88)
+    frame = grounding[0].frame
+    return {
+        "caption": grounding.caption,
+        "photo": f"data:image/jpeg;base64,{_base64(buffer.getvalue())}",
+        "width": photo.width,
+        "height": photo.height,
+        "threshold": grounding.threshold,
+        "grid": frame.grid,
+        "covered": frame.covered,
+        "phrases": [_phrase(grounding, number) for number in range(len(grounding))],
+    }
+
+
+def _phrase(grounding: Grounding, number: int) -> dict[str, Any]:
+    phrase, (r, g, b) = grounding[number], colour(number)
+    x, y = peak(phrase, phrase.frame)
+    return {
+        "text": phrase.text,
+        "span": phrase.span,
+        "score": round(phrase.score, 4),
+        "area": phrase.area,
+        "share": phrase.area / (phrase.frame.width * phrase.frame.height),
+        "peak": [x / phrase.frame.width, y / phrase.frame.height],
+        "map": _base64(np.rint(phrase.map * 255).astype(np.uint8).tobytes()),
+        "rgb": [r, g, b],
+        "ink": "#000" if 0.299 * r + 0.587 * g + 0.114 * b > 120 else "#fff",
+    }
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")

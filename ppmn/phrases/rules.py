@@ -1,0 +1,248 @@
+"""The noun phrases of a caption: marked by the caller (brackets, spans) or found by tags and rules."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ppmn.errors import InputError
+from ppmn.phrases import tagger
+from ppmn.phrases.word_lists import (
+    ADVERBIAL,
+    AMOUNTS,
+    ATTRIBUTES,
+    COMPOUNDED,
+    DETERMINERS,
+    DIRECTIONS,
+    EMPTY,
+    GROUPS,
+    MANY,
+    NO_NOUNS,
+    NOUN_PAIRS,
+    ONE_THING,
+    PARTICIPLES,
+    PICTURES,
+    PLACES,
+    PLURAL_FORMS,
+    PLURAL_NOUNS,
+    PLURAL_VERBS,
+    PREPOSITIONS,
+    VERBS,
+)
+
+TOKEN = re.compile(
+    r"\w+?(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,]\d+)+"
+    r"|[\w\u0300-\u036f]+(?:[-‐‑][\w\u0300-\u036f]+)*|[^\w\s]",
+    re.IGNORECASE,
+)
+# One letter a token: Q amount, M modifier, R adverb of a modifier, N noun, S plural noun, K noun of a group,
+# O "of", C "and" or comma, D determiner, X all else.
+AMOUNT, MODIFIER, NOUN = "Q(?:CQ)?", "R?M(?:C{1,2}R?M)*", "(?:[NK]*S|[NK]+)"
+PHRASE = re.compile(f"(?:(?:[QMNS]*?KO)+(?={AMOUNT}|{MODIFIER}|[NKS]))?(?:{AMOUNT}|{MODIFIER})*{NOUN}")
+MODIFIED = re.compile(f"(?:Q|C{{0,2}}R?M)*{NOUN}")  # what follows a modifier that has its noun
+NOUNS = ("N", "S", "K")
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A noun phrase: `text` is `caption[start:end]`.
+
+    `head` is its main noun, in lower case; `plural`: it names more than one; `empty`: a noun of narratives
+    that names no object ("image", "background", "left side"), which grounding skips by default.
+    """
+
+    start: int
+    end: int
+    text: str
+    head: str
+    plural: bool
+    empty: bool
+
+
+@dataclass(frozen=True)
+class Token:
+    start: int
+    end: int
+    word: str  # in lower case
+    tag: str
+
+
+def find_phrases(caption: str, spans: Sequence[tuple[int, int]] | None = None) -> list[Phrase]:
+    """All noun phrases of `caption`, in order; or the marked ones, where spans or brackets mark them.
+
+    >>> [phrase.text for phrase in find_phrases("In this image a group of people is near the red car.")]
+    ['image', 'group of people', 'red car']
+    >>> [phrase.text for phrase in find_phrases("[two dogs] on [the grass]")]
+    ['two dogs', 'the grass']
+
+    With brackets, `start` and `end` count in the caption without them, which `parse_brackets` returns.
+    """
+    if spans is None:
+        caption, spans = parse_brackets(caption)
+    if spans is not None:
+        return _marked(caption, spans)
+    return [_phrase(caption, s, *m.span()) for s in _sentences(caption) for m in PHRASE.finditer(_letters(s))]
+
+
+def parse_brackets(caption: str) -> tuple[str, list[tuple[int, int]] | None]:
+    """A caption without its brackets and the spans they marked; None where there are no brackets.
+
+    >>> parse_brackets("[two dogs] on [the grass]")
+    ('two dogs on the grass', [(0, 8), (12, 21)])
+    """
+    if not isinstance(caption, str):
+        raise InputError(f"A caption must be text, not {type(caption).__name__}.")
+    if "[" not in caption and "]" not in caption:
+        return caption, None
+    text, spans, opened = "", [], None
+    for piece in re.split(r"([\[\]])", caption):
+        if piece == "[":
+            if opened is not None:
+                raise InputError(f"A bracket is opened inside another at “{caption[opened : opened + 30]}”.")
+            opened = len(text)
+        elif piece == "]":
+            if opened is None:
+                raise InputError(f"A bracket is closed that was not opened after “{text[-30:]}”.")
+            inside = text[opened:]
+            if not inside.strip():
+                raise InputError(f"A pair of brackets holds no words after “{text[-30:]}”.")
+            start = opened + len(inside) - len(inside.lstrip())
+            spans.append((start, start + len(inside.strip())))
+            opened = None
+        else:
+            text += piece
+    if opened is not None:
+        raise InputError(f"A bracket is opened and not closed before “{text[opened : opened + 30]}”.")
+    return text, spans
+
+
+def _marked(caption: str, spans: Sequence[tuple[int, int]]) -> list[Phrase]:
+    """Phrases as the caller marked them, to the letter; none of them is `empty`: they were asked for."""
+    tokens = [token for sentence in _sentences(caption) for token in sentence]
+    found = []
+    for start, end in spans:
+        if not 0 <= start < end <= len(caption) or not caption[start:end].strip():
+            raise InputError(
+                f"The span ({start}, {end}) marks no words of a caption of {len(caption)} characters."
+            )
+        inside = [t for t in tokens if start <= t.start < end]
+        match = PHRASE.search(_letters(inside)) if inside else None
+        head = (
+            inside[match.end() - 1]
+            if match
+            else inside[-1]
+            if inside
+            else Token(0, 0, caption[start:end], "")
+        )
+        found.append(Phrase(start, end, caption[start:end], head.word, _plural(inside, head), empty=False))
+    return found
+
+
+def _sentences(caption: str) -> Iterator[list[Token]]:
+    """Tagged tokens, a sentence at a time; an empty line ends one, a line's end does not."""
+    for part in re.finditer(r"(?:[^.!?\n]|[.!?](?=\w)|\n(?![ \t\r]*\n))+[.!?\s]*|[.!?\s]+", caption):
+        tokens = [(m.start(), m.end(), m[0]) for m in TOKEN.finditer(caption, *part.span())]
+        for first in range(0, len(tokens), tagger.LONGEST):
+            some = tokens[first : first + tagger.LONGEST]
+            tags = tagger.load().tag([word for _, _, word in some])
+            yield [Token(s, e, w.lower(), t) for (s, e, w), t in zip(some, tags, strict=True)]
+
+
+def _letters(tokens: Sequence[Token]) -> str:
+    """The letter of each token; from the end of the sentence, for a letter asks what follows."""
+    letters = ""
+    for i in reversed(range(len(tokens))):
+        before = tokens[i - 1] if i else Token(0, 0, "", "")
+        after = tokens[i + 1].word if letters else ""
+        letters = _letter(tokens[i], before, after, letters) + letters
+    return letters
+
+
+def _letter(token: Token, before: Token, after: str, follow: str) -> str:  # noqa: PLR0911 (a rule a line)
+    word = token.word
+    if not any(c.isalnum() for c in word):
+        return "C" if word in ",&/" else "X"
+    if word in DETERMINERS or token.tag == "PRP$":
+        return "D"
+    if word in AMOUNTS or token.tag == "CD":
+        return "Q"
+    if word in ("of", "and", "or"):
+        return "O" if word == "of" else "C"
+    if word in GROUPS and after == "of":
+        return "K"
+    if (
+        word in NO_NOUNS | VERBS
+        or {(before.word, word), (word, after), (before.word, word, after)} & ADVERBIAL
+    ):
+        return "X"
+    if word in PLACES:
+        return _place(token, before, follow[:1] in NOUNS or (follow[:1] == "M" and after in PLACES))
+    if word in ATTRIBUTES and follow[:1] in ("M", *NOUNS):
+        return "M"
+    if word in PARTICIPLES or token.tag in ("VBG", "VBN", "VBD"):
+        return _participle(token, before, follow)
+    return _by_tag(token, before, follow)
+
+
+def _place(token: Token, before: Token, noun_follows: bool) -> str:
+    """ "left side": a modifier; "on the left", "at left", "bottom right": a noun."""
+    if noun_follows:
+        return "M"
+    if before.word in DETERMINERS | PREPOSITIONS | DIRECTIONS | AMOUNTS | {"and"}:
+        return "N"
+    return "N" if token.tag in ("NN", "NNS", "JJ") and not before.tag.startswith("VB") else "X"
+
+
+def _participle(token: Token, before: Token, follow: str) -> str:
+    """ "a parked car": a modifier; "people holding cups": a verb."""
+    if before.tag == "NN" and token.word in COMPOUNDED and follow[:1] in NOUNS:
+        return "N"
+    if not MODIFIED.match(follow):
+        return "N" if before.tag in ("DT", "PRP$") and token.tag in ("VBG", "NN") else "X"
+    if before.tag in ("DT", "PRP$", "CD", "JJ", "POS") or before.word in ("see", "observe", "with", "of"):
+        return "M"
+    if token.word in NOUN_PAIRS and follow[:1] in NOUNS:
+        return "M"
+    return "M" if token.tag == "VBN" and before.tag[:2] not in ("NN", "VB", "PR", "WD", "WP") else "X"
+
+
+def _by_tag(token: Token, before: Token, follow: str) -> str:  # noqa: PLR0911 (a rule a line)
+    word, tag = token.word, token.tag
+    if tag in ("NNS", "NNPS"):
+        return "N" if follow[:1] in NOUNS and word in PLURAL_FORMS else "S"
+    if word in ("light", "dark") and follow[:1] == "M":
+        return "M"
+    if tag in ("NN", "NNP", "FW", "GW", "ADD"):
+        return "X" if before.tag == "NNS" and word in PLURAL_VERBS else "N"
+    if tag in ("JJ", "JJR", "JJS", "AFX"):
+        alone = (before.word in ("a", "an") and word != "little") or word in ("light", "blind")
+        return "N" if alone and not MODIFIED.match(follow) else "M"
+    if tag in ("RB", "RBR", "RBS") and follow[:1] == "M" and (word.endswith("ly") or word == "very"):
+        return "R"
+    if tag == "VBZ":  # "few stands", "with chairs": no verb stands there
+        return "S" if before.tag in ("DT", "PRP$", "CD", "IN", "VB", "VBP") or before.word in AMOUNTS else "X"
+    return "N" if tag in ("VB", "VBP") and before.tag in ("DT", "PRP$", "CD", "JJ") else "X"
+
+
+def _phrase(caption: str, tokens: Sequence[Token], first: int, last: int) -> Phrase:
+    inside, head = tokens[first:last], tokens[last - 1]
+    before = [token.word for token in tokens[max(0, first - 3) : first]]
+    start, end = inside[0].start, head.end
+    return Phrase(
+        start, end, caption[start:end], head.word, _plural(inside, head), _empty(inside, head, before)
+    )
+
+
+def _plural(inside: Sequence[Token], head: Token) -> bool:
+    amount = any(t.word in MANY or (t.tag == "CD" and t.word not in ("one", "1")) for t in inside)
+    ending = (
+        head.word.endswith("s") and not head.word.endswith(("ss", "us", "is")) and head.word not in ONE_THING
+    )
+    return head.tag in ("NNS", "NNPS") or head.word in PLURAL_NOUNS or amount or ending
+
+
+def _empty(inside: Sequence[Token], head: Token, before: Sequence[str]) -> bool:
+    """Whether a phrase names the picture or a place in it; "a white top" is an object, "the top" is none."""
+    if head.word in PICTURES:
+        this = before[-1:] not in (["a"], ["an"], ["some"]) or before[:2] in (["this", "is"], ["it", "is"])
+        return this and not any(t.tag.startswith("NN") for t in inside[:-1])
+    return head.word in EMPTY or (head.word in PLACES and all(t.word in DIRECTIONS | AMOUNTS for t in inside))

@@ -1,0 +1,1 @@
+"""Narratives and images that are generated."""

@@ -1,0 +1,1 @@
+"""Training: the loop, its data and what a run leaves on disk."""

@@ -1,0 +1,255 @@
+"""The benchmark read as it is downloaded: alignment, index, ground truth, checks."""
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file
+from support.benchmark import IDS, NARRATIVES, write_data
+from torch.nn.functional import interpolate, pad
+
+from ppmn.data.align import Place, align
+from ppmn.data.benchmark import DataSpec, Narrative, open_narratives, parse_spec, splits
+from ppmn.data.panoptic import BORDER
+from ppmn.data.targets import masks_full, targets_area, targets_released
+from ppmn.errors import InputError
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    return write_data(tmp_path / "data")
+
+
+# Alignment
+
+
+def test_utterances_stand_where_they_are_in_the_caption() -> None:
+    caption = "A café  isn't on an old couch and two chairs."
+    said = ["A", "Cafe", "is n't", "on", "an old", "couch and", "two chairs", "."]
+    spans = [caption[p.start : p.end] for p in align(caption, said) if p]
+    assert spans == ["A", "café", "isn't", "on", "an old", "couch and", "two chairs", "."]
+
+
+def test_changed_words_stand_at_their_neighbours() -> None:
+    caption = "There is an old couch near the window."
+    places = align(caption, ["There is a", "old sofa", "standing near the", "window", "."])
+    assert places[1] == Place(12, 21, exact=False)
+    assert places[3] == Place(31, 37)
+    assert align("A dog.", ["A", "dog", "and a", "cat", "."])[3] is None
+
+
+WORDS = st.lists(
+    st.sampled_from(["A", "man", "isn't", "café", "Zoë", "man", "man's", ",", "tree"]), min_size=1
+)
+
+
+@given(WORDS, st.data())
+def test_any_cut_of_a_caption_is_found_again(words: list[str], data: st.DataObject) -> None:
+    caption = "".join(w + " " * data.draw(st.integers(1, 2)) for w in words)
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(words)), max_size=5)) | {len(words)})
+    spoken, at = [], 0
+    for cut in cuts:
+        spoken.append(" ".join(words[at:cut]).lower().replace("n't", " n't").replace("é", "e\u0301"))
+        at = cut
+    places = align(caption, spoken)
+    found = [caption[p.start : p.end].split() for p in places if p and p.exact]
+    assert found == [words[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
+
+
+# Reader
+
+
+def test_reader_keeps_what_is_grounded_and_counts_the_rest(data: Path) -> None:
+    narratives = open_narratives(data, "val2017")
+    assert (len(narratives), narratives.skipped, narratives.problems) == (2, 1, 0)
+    first = narratives[0]
+    assert [first.caption[p.start : p.end] for p in first.phrases] == ["Two dogs", "Grass", "café"]
+    assert [(p.segment_ids, p.plural, p.isthing) for p in first.grounded] == [
+        ((1, 2), True, True),
+        ((300,), False, False),
+    ]
+    assert narratives[-1].index == 2
+    assert (first.image.ids() == IDS).all() and first.image.photo.is_file()
+    assert narratives.categories[193].name == "grass"
+
+
+def test_reader_goes_to_workers_by_name_and_is_built_once(data: Path, cache: Path) -> None:
+    narratives = open_narratives(data, "val2017")
+    made = {f: f.stat().st_mtime_ns for f in cache.iterdir()}
+    assert len(pickle.dumps(narratives)) < 2_000
+    assert pickle.loads(pickle.dumps(narratives))[:] == narratives[:]
+    moved = data.rename(data.with_name("moved"))
+    again = open_narratives(moved, "val2017")
+    assert {f: f.stat().st_mtime_ns for f in cache.iterdir()} == made
+    assert again[0].image.photo.is_relative_to(moved) and again.fingerprint == narratives.fingerprint
+
+
+def test_index_follows_the_content_and_survives_damage(data: Path, cache: Path) -> None:
+    before = open_narratives(data, "val2017")
+    (index,) = cache.iterdir()
+    index.write_bytes(b"damaged")
+    assert len(open_narratives(data, "val2017")) == 2
+    (data / "annotations/png_coco_val2017.json").write_text(json.dumps(NARRATIVES[:1]))
+    after = open_narratives(data, "val2017")
+    assert len(after) == 1 and after.fingerprint != before.fingerprint
+
+
+def test_a_read_only_folder_is_enough(data: Path) -> None:
+    for folder in (data, data / "annotations"):
+        folder.chmod(0o555)
+    assert len(open_narratives(data, "val2017")) == 2
+
+
+@pytest.mark.parametrize("place", ["7.jpg", "7.jpg/below"])
+def test_a_cache_that_cannot_be_written_is_a_sentence(
+    data: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setenv("PPMN_CACHE", str(data / "images/val2017" / place))
+    with pytest.raises(InputError, match="PPMN_CACHE"):
+        open_narratives(data, "val2017")
+
+
+def test_a_segment_id_that_is_no_colour_is_a_sentence(data: Path) -> None:
+    file = data / "annotations/panoptic_val2017.json"
+    file.write_text(file.read_text().replace("70000", "16777216"))
+    with pytest.raises(InputError, match="16777216"):
+        open_narratives(data, "val2017")
+
+
+def test_data_specs(data: Path) -> None:
+    assert parse_spec(str(data)) == DataSpec(data, None, 1.0)
+    assert parse_spec(f"{data}:val2017=0.5") == DataSpec(data, "val2017", 0.5)
+    assert parse_spec(f"{data}=3") == DataSpec(data, None, 3.0)
+    assert splits(data) == ["val2017"]
+    odd = shutil.copytree(data, data.with_name("a:b=c"))
+    assert parse_spec(f"{odd}:val2017=2") == DataSpec(odd, "val2017", 2.0)
+
+
+@pytest.mark.parametrize("spec", ["", "nowhere", ":val2017", "{}:test", "{}=x", "{}=-1", "{}=nan", "{}=0"])
+def test_bad_specs_are_sentences(data: Path, spec: str) -> None:
+    with pytest.raises(InputError):
+        parse_spec(spec.format(data))
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("png_coco_val2017.json", "[{}]"),
+        ("png_coco_val2017.json", "{}"),
+        ("png_coco_val2017.json", "[1]"),
+        ("png_coco_val2017.json", "[{"),
+        ("panoptic_val2017.json", '{"images": []}'),
+        ("panoptic_val2017.json", "[]"),
+        ("panoptic_val2017.json", '{"categories": [], "annotations": [], "images": [3]}'),
+    ],
+)
+def test_malformed_annotations_are_sentences(data: Path, file: str, text: str) -> None:
+    (data / "annotations" / file).write_text(text)
+    with pytest.raises(InputError, match=file):
+        open_narratives(data, "val2017")
+
+
+# Ground truth
+
+SIZES = st.tuples(st.integers(1, 90), st.integers(1, 90))
+
+
+def padded(size: tuple[int, int]) -> tuple[int, int]:
+    return -(-size[0] // 32) * 32, -(-size[1] // 32) * 32
+
+
+def dense(masks: np.ndarray, resized: tuple[int, int]) -> np.ndarray:
+    """The released route: float masks through two bilinear resizes, kept where above zero."""
+    large = interpolate(torch.from_numpy(masks).float()[None], resized, mode="bilinear", align_corners=False)
+    height, width = padded(resized)
+    large = pad(large, (0, width - resized[1], 0, height - resized[0]))
+    small = interpolate(large, scale_factor=0.25, mode="bilinear", align_corners=False)
+    return (small[0] > 0).numpy()
+
+
+def scene(size: tuple[int, int], count: int, seed: int) -> tuple[np.ndarray, list[tuple[int, ...]]]:
+    rng = np.random.default_rng(seed)
+    ids = rng.integers(0, 9, (size[0] // 3 + 1, size[1] // 3 + 1)).repeat(3, 0).repeat(3, 1)
+    rows = [tuple(rng.integers(0, 12, rng.integers(0, 4)).tolist()) for _ in range(count)]
+    return ids[: size[0], : size[1]].astype(np.int32), rows
+
+
+@settings(deadline=None)
+@given(SIZES, SIZES, st.integers(1, 70), st.integers(0, 99))
+def test_released_targets_are_the_dense_route_bit_for_bit(
+    size: tuple[int, int], resized: tuple[int, int], count: int, seed: int
+) -> None:
+    ids, rows = scene(size, count, seed)
+    masks = masks_full(ids, rows)
+    assert all((mask == np.isin(ids, row)).all() for mask, row in zip(masks, rows, strict=True))
+    assert (targets_released(ids, rows, resized, padded(resized)) == dense(masks, resized)).all()
+
+
+@settings(deadline=None)
+@given(st.tuples(st.integers(1, 12), st.integers(1, 12)), SIZES, st.integers(0, 99))
+def test_area_targets_are_the_exact_box_average(
+    size: tuple[int, int], cells: tuple[int, int], seed: int
+) -> None:
+    ids, rows = scene(size, 5, seed)
+    masks, known = targets_area(ids, rows, cells)
+    fine = masks_full(ids, rows).repeat(cells[0], 1).repeat(cells[1], 2)  # cells are whole blocks of this
+    means = fine.reshape(5, cells[0], size[0], cells[1], size[1]).mean((2, 4))
+    assert (masks == (means >= 0.5)).all() and known.all()
+
+
+def test_void_is_neither_in_nor_out() -> None:
+    ids = np.array([[5, 5, BORDER, BORDER], [BORDER, 6, BORDER, 6]], np.int32)
+    masks, known = targets_area(ids, [(5,), (6,)], (1, 2), void={BORDER})
+    assert masks[:, 0].tolist() == [[True, False], [False, True]]
+    assert known.tolist() == [[True, False]]
+
+
+# The released reader
+
+
+def word_pieces(narrative: Narrative, tokenizer: Any) -> list[int]:
+    """For every word piece (with its [CLS] and [SEP]) the number of its grounded phrase, or 0."""
+    offsets = tokenizer(narrative.caption, return_offsets_mapping=True)["offset_mapping"]
+    return [
+        next((n for n, p in enumerate(narrative.grounded, 1) if start < p.end and end > p.start), 0)
+        for start, end in offsets
+    ]
+
+
+@pytest.mark.filterwarnings("ignore:.*problems")
+@pytest.mark.parametrize("kind", ["train", "val"])
+def test_rows_equal_the_released_readers(shared: Path, kind: str) -> None:
+    from transformers import BertTokenizerFast
+
+    tokenizer = BertTokenizerFast(vocab=str(shared / "reference/bert_tiny/vocab.txt"))
+    root = shared / "reference/data_mini"
+    expected = load_file(root / "expected/items.safetensors")
+    kept = json.loads((root / "expected/meta.json").read_text())[kind]
+    narratives = open_narratives(root, f"{kind}2017")
+    ours = {(n.image.id, n.caption): n for n in narratives}
+    assert len(kept) == 6 and len(narratives) == len(ours) == 9  # three were dropped for a token count
+    for i, item in enumerate(kept):
+        narrative = ours[item["image_id"], item["caption"]]
+        theirs = {k.partition(".")[2]: v for k, v in expected.items() if k.startswith(f"{kind}{i}.")}
+        pieces = word_pieces(narrative, tokenizer)
+        assert pieces == theirs["noun_vector_padding"][: len(pieces)].tolist()
+        assert not theirs["noun_vector_padding"][len(pieces) :].any()
+        phrases = narrative.grounded
+        rows = [phrases[p - 1] for p in pieces if p] if kind == "train" else list(phrases)
+        assert theirs["ann_types"][: len(rows)].tolist() == [1 + p.plural for p in rows]
+        assert theirs["ann_categories"][: len(rows)].tolist() == [1 if p.isthing else 2 for p in rows]
+        assert not theirs["ann_types"][len(rows) :].any()
+        masks = masks_full(narrative.image.ids(), [p.segment_ids for p in rows])
+        assert (masks == theirs["gt"]).all()
+        resized = tuple(item["image_shape"][1:])
+        targets = targets_released(
+            narrative.image.ids(), [p.segment_ids for p in rows], resized, padded(resized)
+        )
+        assert (targets == dense(theirs["gt"], resized)).all()

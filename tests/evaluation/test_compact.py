@@ -1,0 +1,69 @@
+"""The model that ships, as a person meets it."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image, ImageDraw
+
+import ppmn
+from ppmn.cli import main
+from ppmn.demo import main as demo
+from ppmn.model.folder import model_folder
+from ppmn.samples import registry_photo
+
+
+def test_it_finds_the_sky_above_the_grass() -> None:
+    photo = Image.new("RGB", (320, 240), (110, 170, 235))
+    ImageDraw.Draw(photo).rectangle((0, 120, 320, 240), fill=(60, 140, 40))
+    noise = np.random.default_rng(0).integers(-12, 13, (240, 320, 1))
+    photo = Image.fromarray(np.clip(np.asarray(photo) + noise, 0, 255).astype(np.uint8))
+    sky, grass = ppmn.load().ground(photo, "There is the sky above the green grass.")
+    upper, lower = slice(0, 120), slice(120, 240)
+    assert sky.response[upper].mean() > sky.response[lower].mean()
+    assert grass.response[lower].mean() > grass.response[upper].mean()
+
+
+def test_bfloat16_is_for_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    photo, narrative = registry_photo("motorcycle")
+    found = []
+    for abilities in ({}, {"avx512_bf16": True}):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda abilities=abilities: abilities, False)
+        found.append(ppmn.load(device="cpu").ground(photo, narrative))
+    for exact, rounded in zip(*found, strict=True):
+        assert not np.array_equal(exact.map, rounded.map)
+        assert (exact.mask & rounded.mask).sum() > 0.9 * (exact.mask | rounded.mask).sum()
+
+
+def test_its_own_threshold_and_what_it_came_from_lie_beside_it() -> None:
+    folder = model_folder("compact")
+    assert ppmn.load().threshold == json.loads((folder / "config.json").read_text())["threshold"] != 0.5
+    for run in ("first_", "second_", ""):  # each began with what the one before it left
+        made = json.loads((folder / f"{run}train.json").read_text())
+        assert len(made["data"]) == 8 and made["config"]["seed"]
+        lines = [json.loads(line) for line in (folder / f"{run}log.jsonl").read_text().splitlines()]
+        assert any("validation" in line for line in lines)
+
+
+def test_the_weights_are_small_enough_to_ship() -> None:
+    folder = model_folder("compact")
+    trained = (folder / "model.safetensors").stat().st_size
+    everything = sum(file.stat().st_size for file in folder.parent.rglob("*.safetensors"))
+    assert trained <= 25e6 and everything <= 75e6
+
+
+def test_the_demo_grounds_a_real_photo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo(output=tmp_path) == 0
+    told = capsys.readouterr().out
+    assert "red motorcycle" in told and str(tmp_path / "page.html") in told
+    with Image.open(tmp_path / "overlay.png") as overlay:
+        assert overlay.size == (741, 500)
+
+
+def test_it_grounds_the_narratives_of_people(shared: Path, tmp_path: Path) -> None:
+    data, out = f"{shared / 'data' / 'narrated'}:val2017", tmp_path / "scores.json"
+    assert main(["evaluate", "--data", data, "--model", "compact", "--json", str(out)]) == 0
+    scores = json.loads(out.read_text())
+    assert scores["overall"] > 48 and scores["stuff"] > 55  # "everything" has 15.7

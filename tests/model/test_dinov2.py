@@ -1,0 +1,202 @@
+"""The compact image encoder: frozen transformer, trained pyramid."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from support.models import bert_folder, small_config, small_ppmn
+
+from bench.compact import opened
+from ppmn.config import ImageConfig
+from ppmn.errors import InputError
+from ppmn.grounding.grounder import Grounder
+from ppmn.model import folder as weights
+from ppmn.model.dinov2 import ROWS, WEIGHTS, Dinov2FPN, attend
+from ppmn.presets import PRESETS
+from ppmn.training.dataset import TrainingSet, epoch_batches, load, open_caches
+from ppmn.training.feature_cache import Caches, fingerprint
+from ppmn.training.run_folder import RunFolder
+from ppmn.training.sources import open_sources
+from ppmn.training.trainer import Run, World, start
+
+IMAGE = ImageConfig(kind="dinov2", channels=32, short=56, long=84, layers=(6, 12))
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Dinov2FPN:
+    torch.manual_seed(0)
+    return Dinov2FPN(IMAGE).eval()
+
+
+def photos(*sizes: tuple[int, int]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randint(0, 256, (3, *size), generator=generator, dtype=torch.uint8) for size in sizes]
+
+
+def test_the_shipped_weights_are_the_converted_ones() -> None:
+    digest = hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+    assert digest == "7d0e282f5e60f4e84b96ae3b0e902b85620fd92f6446dca2f92d94b9e74051b0"
+
+
+@pytest.mark.parametrize("tuned", [0, 3, 12])
+def test_a_batch_equals_its_singles(tuned: int) -> None:
+    encoder = Dinov2FPN(replace(IMAGE, tuned=tuned)).eval()
+    pictures = photos((56, 84), (56, 84), (84, 56))
+    with torch.no_grad():
+        together = encoder(pictures)
+        for row, picture in enumerate(pictures):
+            for level, alone in zip(together.levels, encoder([picture]).levels, strict=True):
+                _, _, height, width = alone.shape
+                assert torch.allclose(level[row, :, :height, :width], alone[0], atol=1e-4)
+    assert together.cells == [(2, 3), (2, 3), (3, 2)]
+
+
+@pytest.mark.parametrize("tokens", [1, ROWS, 2 * ROWS + 3])
+def test_attention_in_bfloat16_is_attention(encoder: Dinov2FPN, tokens: int) -> None:
+    torch.manual_seed(3)
+    query, key, value = torch.randn(3, 2, 6, tokens, 64).bfloat16()
+    with torch.no_grad():
+        ours, _ = attend(encoder, query, key, value, None, 0.125)
+    wanted = torch.nn.functional.scaled_dot_product_attention(query.float(), key.float(), value.float())
+    assert ours.dtype == torch.bfloat16
+    assert torch.allclose(ours.float(), wanted.transpose(1, 2), atol=0.03)
+
+
+def test_bfloat16_changes_little(encoder: Dinov2FPN) -> None:
+    pictures = photos((56, 84), (84, 56))
+    with torch.inference_mode():
+        exact = encoder(pictures)
+        with torch.autocast("cpu", torch.bfloat16):
+            rounded = encoder(pictures).float()
+    assert rounded.cells == exact.cells
+    for level, wanted in zip(rounded.levels, exact.levels, strict=True):
+        assert level.dtype == torch.float32
+        assert (level - wanted).norm() < 0.05 * wanted.norm()
+
+
+def test_a_look_is_in_bfloat16_only_where_the_processor_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = small_ppmn(bert_folder(tmp_path / "bert"))
+    photo, caption = Image.linear_gradient("L").resize((90, 60)), "a red ball on the grass"
+    exact = Grounder(model, "cpu").ground(photo, caption)
+    model.config = replace(model.config, image=replace(model.config.image, precision="bfloat16"))
+    for abilities, same in (({}, True), ({"avx512_bf16": True}, False)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda abilities=abilities: abilities, False)
+        for wanted, found in zip(exact, Grounder(model, "cpu").ground(photo, caption), strict=True):
+            assert np.array_equal(found.map, wanted.map) is same
+            assert abs(found.map - wanted.map).mean() < 0.03
+
+
+def test_its_levels_are_a_pyramid(encoder: Dinov2FPN) -> None:
+    with torch.no_grad():
+        levels = encoder(photos((56, 84))).levels
+    assert [tuple(level.shape[1:]) for level in levels] == [(32, 16, 24), (32, 8, 12), (32, 4, 6), (32, 2, 3)]
+    assert encoder.values(56, 84) == 2 * 384 * 4 * 6
+
+
+@pytest.mark.parametrize("tuned", [1, 3, 6, 8, 12])
+def test_what_is_tuned_changes_nothing_before_it_is_trained(encoder: Dinov2FPN, tuned: int) -> None:
+    apart = Dinov2FPN(replace(IMAGE, tuned=tuned)).eval()
+    apart.load_state_dict(encoder.state_dict())
+    (picture,) = photos((56, 84))
+    with torch.no_grad():
+        (kept,) = apart.features([picture])
+        assert sum(value.numel() for value in kept.values()) == apart.values(56, 84)
+        for level, mine in zip(encoder([picture]).levels, apart.pyramid([kept]).levels, strict=True):
+            assert torch.allclose(level, mine, atol=1e-5)
+    with pytest.raises(InputError, match="tuned"):
+        replace(IMAGE, tuned=tuned, layers=(6,))
+    with pytest.raises(InputError, match="tuned"):
+        ImageConfig(tuned=tuned)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (480, 640), (640, 480), (3000, 200), (37, 1900)])
+def test_photos_are_brought_to_whole_pairs_of_patches(encoder: Dinov2FPN, size: tuple[int, int]) -> None:
+    height, width = encoder.size_for(*size)
+    assert height % 28 == width % 28 == 0 and min(height, width) >= 28
+    assert encoder.padded(height, width) == (height, width)
+
+
+def test_only_what_was_trained_is_stored(tmp_path: Path) -> None:
+    config = replace(small_config(bert_folder(tmp_path / "bert")), image=IMAGE)
+    model = weights.build(config)
+    weights.save(model, tmp_path / "model")
+    stored = load_file(tmp_path / "model" / "model.safetensors")
+    assert not [name for name in stored if name.startswith("image_encoder.vit.")]
+    assert [name for name in stored if name.startswith("image_encoder.adapter.")]
+    again = weights.load(tmp_path / "model")
+    assert again.config.image.sha256 == hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+    for name, value in model.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+    with pytest.raises(InputError, match="layers"):
+        replace(IMAGE, layers=(13,))
+
+
+def test_models_joined_by_a_plus_are_their_mean(text: Path, tmp_path: Path) -> None:
+    states = []
+    for name in ("a", "b", "c"):
+        model = weights.build(replace(small_config(text), image=replace(IMAGE, tuned=1)))
+        weights.save(model, tmp_path / name)
+        states.append(model.state_dict())
+    mean = opened("+".join(str(tmp_path / name) for name in ("a", "b", "c")), "84x112")
+    assert (mean.config.image.short, mean.config.image.long) == (84, 112)
+    for name, value in mean.state_dict().items():
+        assert torch.allclose(value, sum(state[name] for state in states) / 3, atol=1e-6), name
+
+
+def test_kept_tokens_serve_every_pyramid_but_no_other_size(encoder: Dinov2FPN) -> None:
+    mine = fingerprint(*encoder.makes_features())
+    assert fingerprint(*Dinov2FPN(replace(IMAGE, channels=64)).makes_features()) == mine
+    later = Dinov2FPN(replace(IMAGE, tuned=3))
+    kept = fingerprint(*later.makes_features())
+    with torch.no_grad():
+        later.vit.encoder.layer[9].norm1.weight.add_(1)
+    assert fingerprint(*later.makes_features()) == kept != mine  # what is trained does not count
+    for change in ({"short": 84}, {"layers": (12,)}):
+        assert fingerprint(*Dinov2FPN(replace(IMAGE, **change)).makes_features()) != mine
+
+
+@pytest.mark.parametrize("tuned", [0, 2])
+def test_it_is_trained_on_kept_tokens(scenes: Path, text: Path, tmp_path: Path, tuned: int) -> None:
+    model = replace(small_config(text), image=replace(IMAGE, tuned=tuned))
+    quick = {"batch": 4, "workers": 0, "validation": 0.0, "clip": 0.0, "warmup": 0}
+    config = replace(PRESETS["compact"](), model=model, lr_image=1e-4 if tuned else 0.0, **quick)
+    losses = []
+    for cache in (None, tmp_path / "cache", tmp_path / "cache"):
+        torch.manual_seed(0)
+        network = start(config, None)
+        sources = open_sources([str(scenes)])
+        caches = open_caches(config, cache, network, sources) if cache else Caches()
+        run = Run(
+            config, World.here(), network, TrainingSet(sources, config, network, caches), RunFolder(tmp_path)
+        )
+        numbers = epoch_batches(run.data, 0, 4)[0]
+        items = run.readable(next(load(run.data, 0, [numbers])))
+        before = {name: value.clone() for name, value in network.image_encoder.state_dict().items()}
+        losses.append(run.step(items, 10)["loss"])
+        after = network.image_encoder.state_dict()
+        changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
+        last = tuple(f"vit.encoder.layer.{11 - n}." for n in range(tuned))
+        assert changed and all(name.startswith(("adapter.", *last)) for name in changed)
+        assert all(any(name.startswith(block) for name in changed) for block in last)
+        weights.save(network, tmp_path / "model", half=True)
+        stored = load_file(tmp_path / "model" / "model.safetensors")
+        assert {name for name in stored if ".vit." in name} == {
+            f"image_encoder.{n}" for n in changed if "vit" in n
+        }
+        assert all(value.dtype == torch.float16 for value in stored.values())
+        assert weights.load(tmp_path / "model").config.image.tuned == tuned
+    assert losses[1] == losses[2]
+    assert losses[0] == pytest.approx(losses[1], rel=2e-3)
+
+
+def test_a_rate_without_blocks_is_refused(text: Path) -> None:
+    model = replace(small_config(text), image=IMAGE)
+    with pytest.raises(InputError, match="no block"):
+        start(replace(PRESETS["compact"](), model=model, lr_image=1e-4), None)

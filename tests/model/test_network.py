@@ -1,0 +1,240 @@
+"""The network: encoders against reference numbers, and what padding, batching, S and L must not change."""
+
+import hashlib
+import json
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from safetensors.torch import load_file
+from support.models import small_config, small_ppmn
+from torch import Tensor
+from transformers import BertConfig, BertModel, BertTokenizer
+
+from bench.head import Plain
+from ppmn.config import ImageConfig, ModelConfig, paper
+from ppmn.convert.key_maps import detectron2_encoder
+from ppmn.errors import InputError
+from ppmn.model.lcpa import blur
+from ppmn.model.losses import ppm_losses, total
+from ppmn.model.neck import Pyramid
+from ppmn.model.network import Head
+from ppmn.model.resnet import ResNetFPN
+from ppmn.model.text import TextEncoder, Tokens, window_starts
+
+CAPTIONS = ["two dogs on the grass", "a red ball and the blue sky, a person left of the tree"]
+SPANS = [[(0, 8), (12, 21)], [(2, 10), (15, 27)]]
+
+
+def photos(*sizes: tuple[int, int]) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randint(0, 256, (3, *size), generator=generator, dtype=torch.uint8) for size in sizes]
+
+
+def test_head_equals_its_plain_transcription() -> None:
+    torch.manual_seed(0)
+    head = Head(256, 768, ModelConfig(rounds=2, pixels=20))
+    p2, p3, p4, p5 = (torch.randn(1, 256, 64 // s, 96 // s) for s in (2, 4, 8, 16))
+    phrases = torch.randn(5, 768)
+    with torch.no_grad():
+        ours = head(Pyramid((p2, p3, p4, p5)), phrases, [5]).H
+        plain = Plain(head)(Pyramid((p2, p3, p4, p5)), phrases)
+    for H, doubled in zip(ours, plain, strict=True):
+        up = torch.nn.functional.interpolate(H[None], scale_factor=2.0, mode="bilinear")
+        assert torch.allclose(up, doubled, atol=1e-4)
+
+
+def test_fpn_tiny(shared: Path) -> None:
+    folder = shared / "reference" / "fpn_tiny"
+    state = {k: v.float() for k, v in load_file(folder / "backbone_state.fp16.safetensors").items()}
+    io = load_file(folder / "io.safetensors")
+    encoder = ResNetFPN(ImageConfig(101, width=8, channels=16), count_padding=True).eval()
+    encoder.load_state_dict(detectron2_encoder(state, 101))
+    with torch.no_grad():
+        levels = encoder([io["image0"].flip(0), io["image1"].flip(0)]).levels  # stored as BGR
+    for ours, name in zip(levels, ("p2", "p3", "p4", "p5"), strict=True):
+        scale = io[name].abs().mean().item()
+        assert torch.allclose(ours, io[name], rtol=1e-4, atol=1e-4 * scale), name
+
+
+def test_photos_are_resized_as_the_released_mapper_does(shared: Path) -> None:
+    folder = shared / "reference" / "data_mini"
+    encoder = ResNetFPN(ImageConfig(18, width=8), count_padding=True)
+    for item in json.loads((folder / "expected" / "meta.json").read_text())["val"]:
+        with Image.open(folder / "images" / "val2017" / f"{item['image_id']:012}.jpg") as photo:
+            bgr = encoder.prepare(photo.convert("RGB")).flip(0).contiguous()
+        assert hashlib.sha256(bgr.numpy().tobytes()).hexdigest() == item["sha256_chw_uint8"]
+
+
+def test_bert_tiny(shared: Path) -> None:
+    folder = shared / "reference" / "bert_tiny"
+    meta = json.loads((folder / "meta.json").read_text())
+    io = load_file(folder / "io.safetensors")
+    state = load_file(folder / "bert_state.fp16.safetensors")
+    bert = BertModel(BertConfig(**meta["config"]), add_pooling_layer=False).eval()
+    bert.load_state_dict(
+        {k.removeprefix("bert."): v.float() for k, v in state.items() if "pooler" not in k}, strict=False
+    )
+    encoder = TextEncoder(bert, BertTokenizer(vocab=str(folder / "vocab.txt")), "word")
+    for index, (caption, pieces) in enumerate(zip(meta["captions"], meta["tokens"], strict=True)):
+        ids = encoder.tokenize(caption, []).ids
+        assert encoder.tokenizer.convert_ids_to_tokens(list(ids))[: len(pieces)] == pieces
+        real = io["input_ids"][index][: io["input_mask"][index].sum()].tolist()
+        assert [101, *ids[:228], 102] == real
+        with torch.no_grad():
+            hidden = encoder.run([real[1:-1]])[0]
+        assert torch.allclose(hidden, io["lang_feat"][index, : len(real)], atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"aggregation": "mutan"},
+        {"aggregation": "sk"},
+        {"query": "phrase"},
+        {"wiring": "paper"},
+        {"selection": "maxpool"},
+        {"pixels": 0},
+        {"rounds": 0},
+        {"pixels": 500},
+    ],
+    ids=str,
+)
+def test_a_batch_equals_its_singles(text: Path, changes: dict[str, object]) -> None:
+    model = small_ppmn(text, **changes).double()
+    pictures = photos((64, 96), (90, 70))
+    tokens = [model.text_encoder.tokenize(c, s) for c, s in zip(CAPTIONS, SPANS, strict=True)]
+    with torch.no_grad():
+        together, queries = model(pictures, tokens)
+        alone = [model([p], [t])[0] for p, t in zip(pictures, tokens, strict=True)]
+    for index, H in enumerate(together.H):
+        for part, single in zip(H.split(list(queries.counts)), alone, strict=True):
+            height, width = single.H[index].shape[-2:]
+            assert torch.allclose(part[:, :height, :width], single.H[index], atol=1e-6)
+
+
+def test_a_longer_partner_changes_nothing(text: Path) -> None:
+    model = small_ppmn(text).double()
+    (picture,) = photos((64, 96))
+    short = model.text_encoder.tokenize(CAPTIONS[0], SPANS[0])
+    long = model.text_encoder.tokenize(" ".join([CAPTIONS[1]] * 9), SPANS[1])
+    none = model.text_encoder.tokenize(CAPTIONS[1], [])
+    with torch.no_grad():
+        alone = model([picture], [short])[0].H[-1]
+        beside = model([picture] * 3, [short, long, none])[0].H[-1][: len(alone)]
+    assert (alone - beside).abs().max() <= 1e-6
+
+
+def test_padding_counts_in_released(text: Path) -> None:
+    model = small_ppmn(text, count_padding=True)
+    tokens = [model.text_encoder.tokenize(CAPTIONS[0], SPANS[0])]
+    small, large = photos((64, 64), (64, 160))
+    with torch.no_grad():
+        alone = model([small], tokens)[0].H[-1]
+        beside = model([small, large], tokens * 2)[0].H[-1][: len(alone)]
+    assert beside.shape[-1] > alone.shape[-1]
+    assert not torch.allclose(alone, beside[..., : alone.shape[-1]], atol=1e-3)
+
+
+def test_a_doubled_convolution_is_the_same_both_ways(text: Path) -> None:
+    model = small_ppmn(text)
+    pictures, tokens = photos((64, 96)), [model.text_encoder.tokenize(CAPTIONS[0], SPANS[0])]
+    with torch.no_grad():
+        quick = model(pictures, tokens)[0].H[-1]
+    assert torch.allclose(quick, model(pictures, tokens)[0].H[-1], atol=1e-5)
+
+
+@given(st.integers(1, 12), st.integers(1, 12))
+@settings(max_examples=30, deadline=None)
+def test_the_blur_is_up_and_down_again(height: int, width: int) -> None:
+    H = torch.randn(2, height, width)
+    up = torch.nn.functional.interpolate(H[None], scale_factor=2.0, mode="bilinear")
+    down = torch.nn.functional.interpolate(up, (height, width), mode="bilinear")[0]
+    assert torch.allclose(blur(H), down, atol=1e-5)
+
+
+def test_a_long_caption_loses_no_word(text: Path) -> None:
+    encoder = TextEncoder.from_source(str(text), "word").eval()
+    caption = " ".join(f"the red dog {n}" for n in range(100))
+    spans = [(m, m + 7) for m in range(len(caption)) if caption.startswith("red dog", m)]
+    tokens = encoder.tokenize(caption, spans)
+    assert len(tokens.ids) > encoder.window
+    with torch.no_grad():
+        queries = encoder([tokens])
+    assert queries.sizes == (2,) * 100
+    assert queries.vectors.isfinite().all()
+
+
+@given(st.integers(0, 400), st.integers(2, 60))
+def test_windows_cover_everything(length: int, window: int) -> None:
+    starts = window_starts(length, window)
+    covered = {i for start in starts for i in range(start, min(start + window, length))}
+    assert covered == set(range(length))
+    assert all(b - a <= max(window // 2, 1) for a, b in pairwise(starts))
+
+
+def test_a_word_is_encoded_the_same_within_one_window(text: Path) -> None:
+    encoder = TextEncoder.from_source(str(text), "word").eval()
+    ids = encoder.tokenize("two dogs on the grass", []).ids
+    with torch.no_grad():
+        (vectors,) = encoder.encode([ids])
+        hidden = encoder.run([ids])[0, 1:-1]
+    assert torch.equal(vectors, hidden)
+
+
+def test_phrases_are_found_by_characters(text: Path) -> None:
+    encoder = TextEncoder.from_source(str(text), "word")
+    tokens = encoder.tokenize("The RED-dog's  ball", [(4, 13), (15, 19)])
+    words = encoder.tokenizer.convert_ids_to_tokens(list(tokens.ids))
+    assert [[words[i] for i in p] for p in tokens.pieces] == [["red", "-", "dog", "'", "s"], ["ball"]]
+    with pytest.raises(InputError, match="no word piece"):
+        encoder.tokenize("a   dog", [(2, 3)])
+
+
+def test_phrase_maps_average_word_maps(text: Path) -> None:
+    encoder = TextEncoder.from_source(str(text), "word")
+    queries = encoder([Tokens((5, 6, 7), ((0, 1), (2,)))])
+    M = torch.rand(3, 4, 5)
+    assert torch.allclose(queries.phrase_maps(M), torch.stack([M[:2].mean(0), M[2]]))
+
+
+def test_losses_leave_out_unknown_pixels_and_share_a_global_count() -> None:
+    H, Y = [torch.randn(3, 8, 8)], (torch.rand(3, 8, 8) > 0.5).float()
+    known = torch.ones(3, 8, 8)
+    known[:, 5:] = 0
+    config = ModelConfig(rounds=0)
+    cut = total(ppm_losses([H[0][:, :5]], Y[:, :5], config))
+    assert torch.allclose(total(ppm_losses(H, Y, config, known)), cut)
+    whole = total(ppm_losses(H, Y, config))
+    parts = [
+        total(ppm_losses([H[0][i]], Y[i], config, pixels=192, rows=3)) for i in (slice(0, 1), slice(1, 3))
+    ]
+    assert torch.allclose(sum(parts), whole)
+
+
+def test_supervised_rounds_as_printed_leave_out_the_last(text: Path) -> None:
+    maps, Y = [torch.randn(2, 4, 4) for _ in range(3)], torch.ones(2, 4, 4)
+    assert len(ppm_losses(maps, Y, ModelConfig(rounds=2, supervised_rounds="printed"))) == 2
+    with pytest.raises(InputError, match="empty"):
+        ModelConfig(rounds=0, supervised_rounds="printed")
+
+
+def test_a_configuration_survives_its_file(tmp_path: Path, text: Path) -> None:
+    for config in (ModelConfig(), paper(), small_config(text)):
+        config.save(tmp_path / "config.json")
+        assert ModelConfig.load(tmp_path / "config.json") == config
+    for broken, word in (('{"wring": "paper"}', "wring"), ('{"wiring": "papr"}', "papr"), ("[1", "JSON")):
+        (tmp_path / "config.json").write_text(broken)
+        with pytest.raises(InputError, match=word):
+            ModelConfig.load(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("source", ["package:no_such_package", "./no/such/folder"])
+def test_an_encoder_that_is_not_there_is_one_sentence(source: str) -> None:
+    with pytest.raises(InputError):
+        TextEncoder.from_source(source, "word")

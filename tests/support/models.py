@@ -1,0 +1,49 @@
+"""Small networks that tests build for themselves."""
+
+from pathlib import Path
+
+import torch
+from transformers import BertConfig, BertModel, BertTokenizer
+
+from ppmn.config import ImageConfig, ModelConfig, TextConfig
+from ppmn.model.network import PPMN
+from ppmn.model.resnet import ResNetFPN
+from ppmn.model.text import TextEncoder
+
+WORDS = (
+    "a an the and of in on is there two few red green blue dog dogs cat grass sky tree person ball left right"
+)
+LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,'-[]"
+
+
+def bert_folder(folder: Path, positions: int = 64) -> Path:
+    """A tiny BERT with a vocabulary of its own, saved as transformers saves one."""
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
+    pieces += [p for c in LETTERS for p in (c, f"##{c}") if p not in pieces]
+    vocabulary = {piece: index for index, piece in enumerate(pieces)}
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=64,
+        max_position_embeddings=positions,
+    )
+    BertModel(config).save_pretrained(folder)
+    BertTokenizer(vocab=vocabulary).save_pretrained(folder)
+    return folder
+
+
+def small_config(text: Path, **changes: object) -> ModelConfig:
+    """ResNet-18 eight channels wide, 32 channels in the head, photos at 64 pixels."""
+    image = ImageConfig(18, "torchvision", "group", width=8, channels=32, short=64, long=128)
+    fields = {"channels": 32, "rounds": 2, "pixels": 12, "count_padding": False, **changes}
+    return ModelConfig(image=image, text=TextConfig(str(text)), **fields)  # type: ignore[arg-type]
+
+
+def small_ppmn(text: Path, **changes: object) -> PPMN:
+    config = small_config(text, **changes)
+    torch.manual_seed(1)
+    encoder = ResNetFPN(config.image, config.count_padding)
+    return PPMN(encoder, TextEncoder.from_source(str(text), config.query), config).eval()

@@ -1,0 +1,69 @@
+"""A server for the tests: a small untrained model behind a real port."""
+
+import contextlib
+import io
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import uvicorn
+from PIL import Image, ImageDraw
+from support.models import bert_folder, small_ppmn
+
+from ppmn.grounding.grounder import Grounder
+from ppmn.serve.app import create_app
+
+CAPTION = "In this image there are two dogs on the green grass, and a red ball under the blue sky."
+
+
+def small_model(folder: Path) -> Path:
+    """A small untrained model, saved as a user would have one."""
+    small_ppmn(bert_folder(folder / "bert", positions=512)).save_pretrained(folder / "model")
+    return folder / "model"
+
+
+def photo(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
+    """Sky, grass and balls, so that the maps are not the same everywhere."""
+    rng = np.random.default_rng(seed)
+    image = Image.new("RGB", (width, height), "skyblue")
+    draw = ImageDraw.Draw(image)
+    draw.rectangle((0, height // 2, width, height), fill="forestgreen")
+    for colour in ("firebrick", "gold", "black"):
+        x, y, r = rng.integers(width), rng.integers(height), max(1, min(width, height) // 5)
+        draw.ellipse((x - r, y - r, x + r, y + r), fill=colour)
+    return image
+
+
+def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def running(grounder: Grounder, **options: Any) -> Iterator[httpx.Client]:
+    """A client of a server in a thread; `options` are those of `create_app`."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(create_app(grounder, **options), log_level="error"))
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60) as client:
+        yield client
+    server.should_exit = True
+    thread.join(10)
+
+
+def look(client: httpx.Client, content: bytes, name: str = "photo.png") -> httpx.Response:
+    return client.post("/api/looks", files={"photo": (name, content)})
+
+
+def metric(client: httpx.Client, name: str) -> float:
+    lines = client.get("/metrics").text.splitlines()
+    return float(next(line.split()[-1] for line in lines if line.startswith(f"{name} ")))

