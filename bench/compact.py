@@ -21,14 +21,14 @@ import numpy as np
 from tqdm import tqdm
 
 from ppmn.data.narratives import Narrative
-from ppmn.data.panoptic import BORDER, read_photo
+from ppmn.data.panoptic import BORDER
 from ppmn.data.targets import masks_full
 from ppmn.evaluation.metrics import AverageRecall, PhraseKey
 from ppmn.grounding.grounder import Grounder
-from ppmn.grounding.maps import settled
+from ppmn.grounding.maps import postprocess
 from ppmn.model import folder as weights
 from ppmn.model.network import PPMN
-from ppmn.presets import TrainConfig
+from ppmn.presets import compact
 from ppmn.training.sources import Source, open_sources
 from ppmn.training.validation import validation
 
@@ -61,19 +61,21 @@ class Line:
     def load(self) -> PPMN:
         """The model, with this size, edge, peak and threshold in its configuration."""
         model = opened(self.model, self.sides)
-        model.config = replace(model.config, threshold=self.threshold, edge=self.edge, peak=self.peak)
+        model.config = replace(
+            model.config, threshold=self.threshold, relative_threshold=self.edge, hysteresis_peak=self.peak
+        )
         return model
 
 
 def opened(name: str, sides: str) -> PPMN:
     """A model at a size; "A+B" has A's configuration and the mean of their weights, as "A+B+C" has."""
-    model, *others = (weights.load(weights.model_folder(part)) for part in name.split("+"))
+    model, *others = (weights.load_model(weights.model_folder(part)) for part in name.split("+"))
     for number, other in enumerate(others, 2):
         theirs = other.state_dict()
         model.load_state_dict({n: w.lerp(theirs[n], 1 / number) for n, w in model.state_dict().items()})
     short, long = map(int, sides.split("x"))
-    image = replace(model.config.image, short=short, long=long)
-    model.config, model.image_encoder.config = replace(model.config, image=image), image
+    model.config = replace(model.config, short_side=short, long_side=long)
+    model.preprocess = replace(model.preprocess, short_side=short, long_side=long)
     return model
 
 
@@ -85,11 +87,12 @@ def measure(grounder: Grounder, held: Held, shares: Sequence[Shares]) -> dict[Sh
         ids, phrases = narrative.image.ids(), narrative.grounded
         truths = masks_full(ids, [p.segment_ids for p in phrases])
         spans = [(p.start, p.end) for p in phrases]
-        frame, responses = grounder.responses(read_photo(narrative.image.photo), narrative.caption, spans)
+        encoded = grounder.encode(narrative.image.file)
+        responses = encoded.responses(narrative.caption, spans)
         for (edge, peak), threshold in product(shares, THRESHOLDS):
-            maps = settled(responses, threshold, edge, peak)
+            maps = postprocess(responses, threshold, edge, peak)
             for n, (phrase, truth, response) in enumerate(zip(phrases, truths, maps, strict=True)):
-                mask = frame.mask(response, threshold) & (ids != BORDER)
+                mask = encoded.geometry.mask(response, threshold) & (ids != BORDER)
                 key = PhraseKey(source, narrative.image.id, narrative.index, n)
                 found = metrics[edge, peak][threshold]
                 found.update(key, mask, truth, thing=phrase.isthing, plural=phrase.plural)
@@ -104,7 +107,7 @@ def swapped(grounder: Grounder, sources: Sequence[Source], held: Held) -> Iterat
             spans = [(p.start, p.end) for p in own.grounded]
             for narrative in (own, other):
                 there = {s.category_id for s in narrative.image.segments}
-                maps = grounder.predict(read_photo(narrative.image.photo), own.caption, spans)
+                maps = grounder.response_maps(narrative.image.file, own.caption, spans)
                 for phrase, chances in zip(own.grounded, maps, strict=True):
                     kinds = {s.category_id for s in own.image.segments if s.id in phrase.segment_ids}
                     if narrative is own or not kinds & there:
@@ -152,7 +155,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     sources = open_sources(args.data)
-    held = validation(sources, TrainConfig(validation_photos=args.photos))
+    held = validation(sources, replace(compact(), validation_images=args.photos))
     if not any(held.values()):
         parser.error(f"no photo of {', '.join(args.data)} is in the validation tenth")
     print(f"{sum(map(len, held.values()))} photos of the validation tenth")
@@ -172,7 +175,7 @@ def main() -> None:
     if args.swapped:
         tell_swapped(list(swapped(Grounder(best.load()), sources, held)))
     if args.out:
-        weights.save(best.load(), args.out, half=True)
+        weights.save_model(best.load(), args.out, half=True)
         print(f"saved to {args.out}")
 
 

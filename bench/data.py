@@ -23,10 +23,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn.functional import interpolate, pad
 
-from ppmn.data.benchmark import GroundedPhrase, Narrative, Narratives
+from ppmn.data.benchmark import AnnotatedPhrase, Narrative, Narratives
 from ppmn.data.index import write_index
-from ppmn.data.panoptic import PanopticImage, Segment, read_ids, read_photo
+from ppmn.data.panoptic import PanopticImage, Segment, read_ids
 from ppmn.data.targets import targets_released
+from ppmn.images import read_image
 
 HEIGHT, WIDTH = 480, 640
 RESIZED, PADDED = (800, 1067), (800, 1088)  # the same photo at the network's input
@@ -64,7 +65,7 @@ def make_narratives(root: Path, count: int) -> list[Narrative]:
         )
         caption = " ".join(f"word{word}" for word in rng.integers(0, 10_000, 40))
         phrases = (
-            GroundedPhrase(9 * k, 9 * k + 8, tuple(chosen[k : k + 1][: k < 5]), True) for k in range(11)
+            AnnotatedPhrase(9 * k, 9 * k + 8, tuple(chosen[k : k + 1][: k < 5]), True) for k in range(11)
         )
         narratives.append(Narrative(image, n, caption, tuple(phrases)))
     return narratives
@@ -90,7 +91,7 @@ def worker(seed: int, narratives: Narratives, reads: int, barrier: Barrier, answ
 
 
 def item(narrative: Narrative) -> None:
-    read_photo(narrative.image.photo)
+    read_image(narrative.image.file)
     rows = [p.segment_ids for p in narrative.grounded]
     targets_released(narrative.image.ids(), rows, RESIZED, PADDED)
 

@@ -44,8 +44,8 @@ def measure(model: str, repeat: int) -> dict[str, float]:
     grounder = ppmn.load(model)
     found = {"import and load": time.perf_counter() - start}
     photo = Image.linear_gradient("L").resize(SIZE).convert("RGB")
-    look = grounder.look(photo)
-    found["look"] = best(lambda: grounder.look(photo), repeat)
+    look = grounder.encode(photo)
+    found["look"] = best(lambda: grounder.encode(photo), repeat)
     found["caption"] = best(lambda: [p.score for p in look.ground(CAPTION)], repeat)
     found["memory"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
     square = torch.randn(1024, 1024)

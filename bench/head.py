@@ -16,8 +16,9 @@ import torch.nn.functional as fn
 from torch import Tensor, nn
 
 from ppmn.config import ModelConfig
-from ppmn.model.neck import Pyramid, sine_position
+from ppmn.model.neck import sine_position
 from ppmn.model.network import Head
+from ppmn.model.pyramid import Pyramid
 
 ROWS, VALID, HEIGHT, WIDTH = 64, 44, 800, 1216
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from ppmn.data.benchmark import parse_spec
-from ppmn.data.panoptic import read_panoptic, read_photo, splits
+from ppmn.data.panoptic import read_panoptic, splits
+from ppmn.images import read_image
 from ppmn.synthetic.narrator import Narrated, Narrator, rng_for
 
 KEPT = frozenset(
@@ -63,7 +64,7 @@ def tell(spec: str, count: int, epoch: int) -> tuple[list[Narrated], float]:
     chosen = np.linspace(0, len(panoptic.images) - 1, min(count, len(panoptic.images))).astype(int)
     for n in chosen:
         image = panoptic.images[n]
-        ids, pixels = image.ids(), np.asarray(read_photo(image.photo))
+        ids, pixels = image.ids(), np.asarray(read_image(image.file))
         start = time.process_time()
         told.append(narrator(image, ids, pixels, rng_for(0, epoch, int(n))))
         spent += time.process_time() - start

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppmn.data.narratives import read_narratives
-from ppmn.data.panoptic import read_panoptic, read_photo
+from ppmn.data.panoptic import read_panoptic
 from ppmn.evaluation.metrics import AverageRecall, PhraseKey, Scores
+from ppmn.images import read_image
 from ppmn.synthetic.regions import COLOURS, colour_codes
 from ppmn.synthetic.scenes import write_scenes
 
@@ -35,7 +36,7 @@ def baselines(root: Path, split: str) -> tuple[Scores, Scores]:
     named, owned = AverageRecall(), AverageRecall()
     for narrative in read_narratives(panoptic, lambda problem: None):
         ids = narrative.image.ids()
-        codes = colour_codes(np.asarray(read_photo(narrative.image.photo)))
+        codes = colour_codes(np.asarray(read_image(narrative.image.file)))
         for n, phrase in enumerate(narrative.phrases):
             if not phrase.segment_ids:
                 continue

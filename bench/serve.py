@@ -52,12 +52,12 @@ def serving(model: str, *options: str) -> Iterator[str]:
 
 
 def plain(model: str) -> Callable[[Work], int]:
-    """Look, ground, make the masks; returns how many there are."""
+    """EncodedImage, ground, make the masks; returns how many there are."""
     grounder = load(model)
 
     def run(one: Work) -> int:
         photo, captions = one
-        look = grounder.look(photo)
+        look = grounder.encode(photo)
         return sum(len(json.dumps(look.ground(c).to_coco())) > 0 for c in captions)
 
     return run

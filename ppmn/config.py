@@ -1,4 +1,4 @@
-"""Configurations: frozen, saved as JSON beside the weights; presets are functions."""
+"""Configurations of models and of training runs: frozen dataclasses, saved as JSON."""
 
 import json
 from dataclasses import asdict, dataclass, field, fields
@@ -6,45 +6,55 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from ppmn.errors import InputError
+from ppmn.files import read_json
 
-Wiring = Literal["released", "paper"]
+CONFIG_VERSION = 2  # of a model folder's config.json; files without a version are of version 1
+
+Variant = Literal["released", "paper"]
 QueryUnit = Literal["word", "phrase"]
 Selection = Literal["topk", "maxpool"]
 Aggregation = Literal["mca", "mutan", "sk"]
 Dice = Literal["squared", "plain"]
-SupervisedRounds = Literal["all", "printed"]
 Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
-class ImageConfig:
-    """The image encoder with its feature pyramid, and the size that photos are brought to."""
+class ResNetConfig:
+    """A ResNet with a feature pyramid."""
 
-    depth: int = 101  # of a ResNet, as are form, norm and width
-    form: Literal["detectron2", "torchvision"] = (
-        "detectron2"  # where the stride is, how pixels are normalised
-    )
-    norm: Literal["frozen", "group"] = "frozen"  # "group" trains from nothing
+    kind: Literal["resnet"] = "resnet"
+    depth: int = 101
+    form: Literal["detectron2", "torchvision"] = "detectron2"  # place of the stride, pixel normalisation
+    norm: Literal["frozen", "group"] = "frozen"  # "group" for training from scratch
     width: int = 64  # channels of the stem
     channels: int = 256  # C_v, channels of p2..p5
-    short: int = 800  # the shorter side is brought to this
-    long: int = 1333  # unless the longer would pass this
-    kind: Literal["resnet", "dinov2"] = "resnet"
-    layers: tuple[int, ...] = (6, 9, 12)  # of DINOv2, whose tokens the pyramid is made from
-    tuned: int = 0  # last blocks of DINOv2 that are trained too, at lr_image
-    sha256: str = ""  # of the shipped DINOv2 weights, filled when saving
-    precision: Precision = "float32"  # of a look; bfloat16 only where the processor has instructions for it
 
     def __post_init__(self) -> None:
-        if self.kind == "dinov2" and not (self.layers and all(1 <= layer <= 12 for layer in self.layers)):
-            raise InputError(f"layers is {self.layers}; DINOv2 has 1 to 12, and one is needed")
-        if not 0 <= self.tuned <= 12 or (self.tuned and (self.kind != "dinov2" or 12 not in self.layers)):
-            raise InputError(f"tuned is {self.tuned}; it may be up to 12 of DINOv2 with its last layer, or 0")
-        for name in ("width", "channels", "short", "long"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"the image encoder's {name} is {getattr(self, name)}; it must be at least 1"
-                )
+        _at_least(self, 1, "width", "channels")
+
+
+@dataclass(frozen=True)
+class DINOv2Config:
+    """DINOv2 ViT-S/14 with a feature pyramid made from the tokens of a few layers."""
+
+    kind: Literal["dinov2"] = "dinov2"
+    channels: int = 256  # C_v, channels of p2..p5
+    layers: tuple[int, ...] = (6, 9, 12)  # layers whose tokens the pyramid is made from
+    trainable_blocks: int = 0  # last blocks that are trained too, at lr_image
+    precision: Precision = "float32"  # of inference; bfloat16 only where the processor supports it
+    sha256: str = ""  # of the shipped weights, filled when saving
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "channels")
+        if not (self.layers and all(1 <= layer <= 12 for layer in self.layers)):
+            raise InputError(f"layers is {self.layers}; DINOv2 has layers 1 to 12, and one is needed")
+        if not 0 <= self.trainable_blocks <= 12 or (self.trainable_blocks and 12 not in self.layers):
+            raise InputError(
+                f"trainable_blocks is {self.trainable_blocks}; it may be 0 to 12, and above 0 needs layer 12"
+            )
+
+
+ImageConfig = ResNetConfig | DINOv2Config
 
 
 @dataclass(frozen=True)
@@ -59,22 +69,23 @@ class TextConfig:
 class ModelConfig:
     """One PPMN. The defaults are the released network."""
 
-    wiring: Wiring = "released"
-    image: ImageConfig = field(default_factory=ImageConfig)
+    variant: Variant = "released"
+    image: ImageConfig = field(default_factory=ResNetConfig)
     text: TextConfig = field(default_factory=TextConfig)
+    short_side: int = 800  # the shorter side of an image is resized to this
+    long_side: int = 1333  # unless the longer side would exceed this
     channels: int = 256  # C
     heads: int = 8  # D
     rounds: int = 3  # L
-    pixels: int = 200  # S, language-compatible pixels a query
-    query: QueryUnit = "word"  # one query a word piece, or one a phrase
+    pixels: int = 200  # S, language-compatible pixels per query
+    query: QueryUnit = "word"  # one query per word piece, or one per phrase
     selection: Selection = "topk"  # of the blurred map, or adaptive max pooling
     aggregation: Aggregation = "mca"
     dice: Dice = "squared"
-    supervised_rounds: SupervisedRounds = "all"  # "printed" leaves out the last map
     count_padding: bool = True  # as the authors do; False: padding changes nothing
     threshold: float = 0.5
-    edge: float = 0.0  # of a phrase's highest response, what its mask ends at; 0: the threshold itself
-    peak: float = 0.0  # of that response too, what each part of the mask must reach somewhere
+    relative_threshold: float = 0.0  # fraction of a phrase's highest response that bounds its mask; 0: off
+    hysteresis_peak: float = 0.0  # fraction of that response that each part of a mask must reach; 0: off
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.channels < 1 or self.channels % self.heads or self.channels % 32:
@@ -82,55 +93,93 @@ class ModelConfig:
                 f"channels is {self.channels}; it must be a multiple of 32 and of heads = {self.heads}"
             )
         if self.image.channels % 32:
-            raise InputError(
-                f"the image encoder's channels is {self.image.channels}; a multiple of 32 is needed"
-            )
-        for name in ("threshold", "edge", "peak"):
+            raise InputError(f"image.channels is {self.image.channels}; it must be a multiple of 32")
+        for name in ("threshold", "relative_threshold", "hysteresis_peak"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must lie between 0 and 1")
-        if self.edge and (self.edge == 1 or self.threshold in (0, 1)):
+        if self.relative_threshold and (self.relative_threshold == 1 or self.threshold in (0, 1)):
             raise InputError(
-                f"edge is {self.edge} and threshold {self.threshold}; both must lie inside of 0 and 1"
+                f"relative_threshold is {self.relative_threshold} and threshold {self.threshold}; "
+                "both must lie strictly between 0 and 1"
             )
-        for name in ("rounds", "pixels"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}; it must not be negative")
-        if self.supervised_rounds == "printed" and self.rounds == 0:
-            raise InputError("supervised_rounds is printed and rounds is 0: the printed sum would be empty")
+        _at_least(self, 0, "rounds", "pixels")
+        _at_least(self, 1, "short_side", "long_side")
 
     def save(self, file: Path) -> None:
-        file.write_text(json.dumps(asdict(self), indent=2) + "\n", encoding="utf-8")
+        """Write the configuration as JSON."""
+        content = {"version": CONFIG_VERSION, **asdict(self)}
+        file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, file: Path) -> "ModelConfig":
-        """Read a saved configuration; unknown fields and unknown values are refused by name."""
-        try:
-            raw = json.loads(file.read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
-            raise InputError(f"{file.parent} is not a model folder: {file.name} is missing") from error
-        except OSError as error:
-            raise InputError(f"{file} cannot be read ({error.strerror})") from error
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{file} is not JSON ({error})") from error
-        return from_dict(cls, raw, str(file))
+        """Read a saved configuration; unknown fields and values are refused by name."""
+        if not file.is_file():
+            raise InputError(f"{file.parent} is not a model folder: {file.name} is missing")
+        raw = read_json(file)
+        if isinstance(raw, dict):
+            version = raw.pop("version", 1)
+            if version not in (1, CONFIG_VERSION):
+                raise InputError(f"{file} is of version {version}; this ppmn reads up to {CONFIG_VERSION}")
+            raw = _from_version_1(raw) if version == 1 else raw
+        config: ModelConfig = from_dict(cls, raw, str(file))
+        return config
 
 
-def released() -> ModelConfig:
-    """What the authors' code computes."""
-    return ModelConfig()
+@dataclass(frozen=True)
+class Augment:
+    """Random changes to images with generated narratives; an image with a given narrative is not changed."""
+
+    flip: bool = False
+    min_crop: float = 1.0  # smallest fraction of both sides that a crop keeps
+    color_jitter: float = 0.0  # largest relative change of brightness, contrast and saturation
+    max_pasted: int = 0  # things of another image of the source that are pasted, 0 to so many
+    fixed: bool = False  # the first copy unchanged; further copies (weight > 1) the same in every epoch
 
 
-def paper() -> ModelConfig:
-    """The printed equations."""
-    return ModelConfig(wiring="paper", query="phrase", selection="maxpool", dice="plain", count_padding=False)
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run. The defaults of everything but the model are the paper's recipe."""
+
+    model: ModelConfig
+    epochs: int = 14
+    batch_size: int = 12  # images per step, all processes together
+    per_process: bool = False  # as released: `batch_size` and the means of the losses are per process
+    accumulate: int = 1  # parts in which a process computes its share of a batch
+    lr: float = 1e-4
+    lr_text: float = 1e-5  # 0: frozen
+    lr_image: float = 0.0  # 0: frozen
+    small_epochs: int = 0  # first epochs, with images at five sixths of their sides: a third cheaper
+    schedule: Literal["halving", "cosine"] = "halving"
+    halve_from: int = 10  # epoch at which the rate is first halved, the text encoder's never
+    halve_every: int = 2
+    warmup: int = 0  # steps
+    weight_decay: float = 0.0
+    max_grad_norm: float = 0.0  # 0: no clipping
+    ema_decay: float = 0.0  # of an exponential moving average of the weights, 0: none
+    text_dropout: bool = True  # while training, also in a frozen text encoder
+    negative_phrases: int = 0  # per narrative: phrases for what is not in the image
+    narratives_per_image: int = 1  # generated each time an image is seen
+    augment: Augment = field(default_factory=Augment)
+    precision: Precision = "float32"
+    validation_fraction: float = 0.1  # of the images, by hash of their name
+    validation_images: int = 200  # at most
+    evaluate_every: int = 1  # epochs
+    checkpoint_every: int = 200  # steps
+    keep_checkpoints: int = 2
+    workers: int = 1  # processes that read images
+    seed: int = 3407
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "epochs", "batch_size", "accumulate", "narratives_per_image", "halve_every")
+        _at_least(self, 1, "evaluate_every", "checkpoint_every", "keep_checkpoints")
+        _at_least(self, 0, "workers", "lr", "lr_text", "lr_image", "small_epochs", "seed", "warmup")
+        _at_least(self, 0, "negative_phrases", "max_grad_norm", "validation_fraction")
+        for name in ("validation_fraction", "ema_decay"):
+            if getattr(self, name) >= 1:
+                raise InputError(f"{name} is {getattr(self, name)}; it must be less than 1")
 
 
-def dagger() -> ModelConfig:
-    """The paper's dagger: a ResNet that knows ImageNet only, to be trained end to end."""
-    return ModelConfig(image=ImageConfig(form="torchvision"), count_padding=False)
-
-
-def from_dict(kind: type, raw: Any, where: str) -> Any:
+def from_dict(kind: Any, raw: Any, where: str) -> Any:
     """A frozen dataclass from plain JSON, checked field by field."""
     if not isinstance(raw, dict):
         raise InputError(f"{where} holds {type(raw).__name__} where {kind.__name__} was expected")
@@ -138,11 +187,13 @@ def from_dict(kind: type, raw: Any, where: str) -> Any:
     unknown = sorted(set(raw) - set(known))
     if unknown:
         raise InputError(f"{where} has unknown fields for {kind.__name__}: {', '.join(unknown)}")
-    values = {name: checked(known[name].type, value, f"{where}, {name}") for name, value in raw.items()}
-    return kind(**values)
+    return kind(**{name: checked(known[name].type, value, f"{where}, {name}") for name, value in raw.items()})
 
 
 def checked(kind: Any, value: Any, where: str) -> Any:
+    """A JSON value as the type of its field, or an error that names the field and the value."""
+    if kind is ImageConfig:
+        kind = DINOv2Config if isinstance(value, dict) and value.get("kind") == "dinov2" else ResNetConfig
     if hasattr(kind, "__dataclass_fields__"):
         return from_dict(kind, value, where)
     if get_origin(kind) is tuple:
@@ -158,3 +209,24 @@ def checked(kind: Any, value: Any, where: str) -> Any:
     if isinstance(kind, type) and type(value) is not kind:
         raise InputError(f"{where} is {value!r}; it must be {kind.__name__}")
     return value
+
+
+def _at_least(config: Any, limit: int, *names: str) -> None:
+    for name in names:
+        if getattr(config, name) < limit:
+            raise InputError(f"{name} is {getattr(config, name)}; it must be at least {limit}")
+
+
+def _from_version_1(raw: dict[str, Any]) -> dict[str, Any]:
+    """The configuration of a model folder that was written before configurations had a version."""
+    names = {"wiring": "variant", "edge": "relative_threshold", "peak": "hysteresis_peak"}
+    config = {names.get(name, name): value for name, value in raw.items() if name != "supervised_rounds"}
+    image = dict(config.pop("image", {}))
+    for old, new in (("short", "short_side"), ("long", "long_side")):
+        if old in image:
+            config[new] = image.pop(old)
+    if "tuned" in image:
+        image["trainable_blocks"] = image.pop("tuned")
+    kind = DINOv2Config if image.get("kind") == "dinov2" else ResNetConfig
+    own = {f.name for f in fields(kind)}
+    return config | {"image": {name: value for name, value in image.items() if name in own}}

@@ -1,21 +1,42 @@
-"""Writing files so that nothing already written is lost."""
+"""Reading and writing files so that errors are sentences and nothing already written is lost."""
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from ppmn.errors import InputError
 
 
+def read_json(file: Path) -> Any:
+    """The content of a JSON file."""
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{file} cannot be read ({error.strerror})") from error
+    except ValueError as error:  # broken JSON and broken UTF-8
+        raise InputError(f"{file} is not JSON ({error})") from error
+
+
+def make_folder(folder: Path) -> Path:
+    """The folder, made with its parents where it is missing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be made ({error.strerror})") from error
+    return folder
+
+
 @contextmanager
 def replacing(file: Path) -> Iterator[Path]:
-    """A file beside `file` to write to; it takes its place when all went well, and is gone otherwise."""
+    """A temporary file beside `file` to write to; it replaces `file` on success and is removed otherwise."""
     part = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         part.touch()
-        mode = part.stat().st_mode  # what the user's mask allows; some writers keep a file to its owner
+        mode = part.stat().st_mode  # as the user's umask allows; some writers restrict a file to its owner
         yield part
         part.chmod(mode)
         part.replace(file)
@@ -26,7 +47,7 @@ def replacing(file: Path) -> Iterator[Path]:
 
 
 def check_writable(files: list[Path]) -> None:
-    """Refuse, before hours of work, what could not be written after them."""
+    """Refuse before the work what could not be written after it."""
     for file in files:
         if file.is_dir():
             raise InputError(f"{file} is a folder, not a file to write to")

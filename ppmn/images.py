@@ -1,4 +1,4 @@
-"""Photos as people have them: any of the named formats, sizes and colour modes, upright and in RGB."""
+"""Reading images of any common format, size and colour mode, upright and in RGB."""
 
 import io
 import warnings
@@ -12,52 +12,54 @@ from ppmn.errors import InputError
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
 SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-MOST_PIXELS = 150_000_000  # 10,000 x 10,000 and 12,000 x 9,000 pass; in RGB this is 600 MB
+ORIENTATION = 0x0112  # the EXIF tag
+MAX_PIXELS = 150_000_000  # 10,000 x 10,000 and 12,000 x 9,000 pass; in RGB this is 600 MB
 
-Photo = str | Path | bytes | Image.Image | NDArray  # what a photo may be handed in as
+ImageInput = str | Path | bytes | Image.Image | NDArray  # a file, its bytes, or pixels
 
 
-def read_photo(photo: Photo, most_pixels: int = MOST_PIXELS) -> Image.Image:
-    """The photo upright (EXIF orientation applied), on white where it is transparent, in RGB."""
-    if isinstance(photo, Image.Image):
-        return _checked(photo, "the photo", most_pixels)
-    if isinstance(photo, str | Path):
-        file = Path(photo).expanduser()
+def read_image(image: ImageInput, *, max_pixels: int = MAX_PIXELS) -> Image.Image:
+    """An image upright (EXIF orientation applied), in RGB, on white where it is transparent."""
+    if isinstance(image, Image.Image):
+        return _checked(image, "the image", max_pixels)
+    if isinstance(image, str | Path):
+        file = Path(image).expanduser()
         if not file.is_file():
-            raise InputError(f"{photo} is not a file")
-        return _decoded(file, str(photo), most_pixels)
-    if isinstance(photo, bytes | bytearray | memoryview):
-        return _decoded(io.BytesIO(photo), "the photo", most_pixels)
-    return _checked(_from_array(photo), "the array", most_pixels)
+            raise InputError(f"{image} is not a file")
+        return _decoded(file, str(image), max_pixels)
+    if isinstance(image, bytes | bytearray | memoryview):
+        return _decoded(io.BytesIO(image), "the image", max_pixels)
+    return _checked(_from_array(image), "the array", max_pixels)
 
 
-def _decoded(source: Path | io.BytesIO, name: str, most_pixels: int) -> Image.Image:
+def _decoded(source: Path | io.BytesIO, name: str, max_pixels: int) -> Image.Image:
     """The first frame of a file."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `most_pixels` is our own limit
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `max_pixels` is our own limit
         try:
             with Image.open(source, formats=FORMATS) as image:
-                return _checked(image, name, most_pixels)
+                return _checked(image, name, max_pixels)
         except InputError:
             raise
         except Image.UnidentifiedImageError as error:
             known = ", ".join(FORMATS)
-            raise InputError(f"{name} is not a photo in a format that is read ({known})") from error
+            raise InputError(f"{name} is not an image in a format that can be read ({known})") from error
         except Image.DecompressionBombError as error:
-            raise InputError(f"{name} has more than {most_pixels:,} pixels, which is the most") from error
+            raise InputError(f"{name} has more than {max_pixels:,} pixels, the limit") from error
         except Exception as error:  # a damaged file makes decoders raise nearly anything
             raise InputError(f"{name} is damaged or cut short ({error})") from error
 
 
-def _checked(image: Image.Image, name: str, most_pixels: int) -> Image.Image:
-    if image.width * image.height > most_pixels:
+def _checked(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
+    if image.width * image.height > max_pixels:
         raise InputError(
-            f"{name} has {image.width:,} x {image.height:,} pixels; the most is {most_pixels:,} in all"
+            f"{name} has {image.width:,} x {image.height:,} pixels; the limit is {max_pixels:,} in all"
         )
     if not image.width * image.height:
         raise InputError(f"{name} has no pixels: it is {image.width} x {image.height}")
     image.load()
-    return _rgb(ImageOps.exif_transpose(image))
+    upright = ImageOps.exif_transpose(image) if image.getexif().get(ORIENTATION, 1) != 1 else image
+    return upright if upright.mode == "RGB" and not upright.has_transparency_data else _rgb(upright)
 
 
 def _rgb(image: Image.Image) -> Image.Image:
@@ -81,7 +83,7 @@ def _eight_bit(values: NDArray) -> NDArray[np.uint8]:
         return values.astype(np.uint8)
     low, high = float(values.min()), float(values.max())
     if not np.isfinite(high - low):
-        raise InputError("the photo holds values that are not finite")
+        raise InputError("the image holds values that are not finite")
     return ((values - low) * (255 / (high - low))).astype(np.uint8)
 
 
@@ -92,7 +94,7 @@ def _from_array(array: NDArray) -> Image.Image:
         values = values[..., 0]
     if values.ndim not in (2, 3) or (values.ndim == 3 and values.shape[2] not in (3, 4)) or not values.size:
         raise InputError(
-            f"a photo of shape {values.shape} cannot be read; it must be (H, W), (H, W, 3) or (H, W, 4)"
+            f"an image of shape {values.shape} cannot be read; it must be (H, W), (H, W, 3) or (H, W, 4)"
         )
     if values.dtype == np.bool_:
         values = values.astype(np.uint8) * 255
@@ -102,6 +104,6 @@ def _from_array(array: NDArray) -> Image.Image:
         values = (values * 255 + 0.5).astype(np.uint8)
     if values.dtype != np.uint8:
         raise InputError(
-            f"a photo of {values.dtype} cannot be read; it must hold uint8, uint16, or floats from 0 to 1"
+            f"an image of {values.dtype} cannot be read; it must hold uint8, uint16, or floats from 0 to 1"
         )
     return Image.fromarray(np.ascontiguousarray(values))

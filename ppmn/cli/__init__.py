@@ -137,10 +137,9 @@ def _export(sub: argparse.ArgumentParser) -> None:
 
 def export(args: argparse.Namespace) -> None:
     from ppmn.grounding.onnx import export_onnx
-    from ppmn.model.folder import model_folder
-    from ppmn.model.network import PPMN
+    from ppmn.model.folder import load_model, model_folder
 
-    for file in export_onnx(PPMN.from_pretrained(model_folder(args.model)), args.folder):
+    for file in export_onnx(load_model(model_folder(args.model)), args.folder):
         print(file)
 
 
@@ -149,7 +148,7 @@ def _evaluate(sub: argparse.ArgumentParser) -> None:
     who.add_argument("--model", help="a model's name or folder")
     who.add_argument("--predictions", type=Path, metavar="FILE", help="JSON lines that any system wrote")
     sub.add_argument("--data", action="append", default=[], metavar="ROOT[:SPLIT]", help="repeatable")
-    sub.add_argument("--protocol", choices=("full", "released"), default="full")
+    sub.add_argument("--protocol", choices=("full", "ppmn2022"), default="full")
     sub.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
     sub.add_argument("--save-predictions", type=Path, metavar="FILE", help="write the masks as JSON lines")
     sub.add_argument("--compare", type=Path, metavar="RUN.json", help="paired difference to an earlier run")
@@ -178,7 +177,9 @@ def _convert(sub: argparse.ArgumentParser) -> None:
     )
     sub.add_argument("files", nargs="*", type=Path, metavar="CHECKPOINT", help=".pth, .pkl or .safetensors")
     sub.add_argument("--text", metavar="BERT", help="folder, hub name or package:NAME of the text encoder")
-    sub.add_argument("--preset", choices=PRESETS, default="released", help="the configuration to start from")
+    sub.add_argument(
+        "--preset", choices=PRESETS, default="ppmn-released", help="the configuration to start from"
+    )
     sub.add_argument("--pixels", type=int, metavar="S", help="pixels a query; checkpoints do not record them")
     sub.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="the model folder")
     sub.set_defaults(run=convert)
@@ -188,6 +189,7 @@ def convert(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
     from ppmn.convert import convert as conversion
+    from ppmn.model.folder import save_model
     from ppmn.presets import PRESETS
 
     config = PRESETS[args.preset]().model
@@ -196,7 +198,7 @@ def convert(args: argparse.Namespace) -> None:
     if (args.output / "config.json").exists():
         raise InputError(f"{args.output} is a model folder already; name another one")
     model, report = conversion.convert(args.files, args.text, config)
-    model.save_pretrained(args.output)
+    save_model(model, args.output)
     print("\n".join(report))
     print(f"written to {args.output}")
 
@@ -205,7 +207,7 @@ def _profile(sub: argparse.ArgumentParser) -> None:
     from ppmn.presets import PRESETS
 
     which = sub.add_mutually_exclusive_group()
-    which.add_argument("--preset", choices=PRESETS, default="released", help="a configuration")
+    which.add_argument("--preset", choices=PRESETS, default="ppmn-released", help="a configuration")
     which.add_argument("--model", help="a model's name or folder")
     sub.add_argument("--size", type=_size, default=(800, 1216), metavar="HxW", help="of the resized photo")
     sub.add_argument("--phrases", type=int, default=30, metavar="N", help="rows that are matched")
@@ -215,14 +217,13 @@ def _profile(sub: argparse.ArgumentParser) -> None:
 
 def profile(args: argparse.Namespace) -> None:
     from ppmn.model import profile as cost
-    from ppmn.model.folder import model_folder
-    from ppmn.model.network import PPMN
+    from ppmn.model.folder import load_model, model_folder
     from ppmn.presets import PRESETS
 
     if min(args.phrases, args.pieces) < 1:
         raise InputError(f"{args.phrases} phrases and {args.pieces} word pieces; there must be one of each")
     if args.model:
-        model = PPMN.from_pretrained(model_folder(args.model)).to("meta")
+        model = load_model(model_folder(args.model)).to("meta")
         config, encoder, bert = model.config, model.image_encoder, model.text_encoder.bert
     else:
         config = PRESETS[args.preset]().model
@@ -250,14 +251,14 @@ def _train(sub: argparse.ArgumentParser) -> None:
 
 
 def _training(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--preset", required=True, help="paper, released, dagger, scenes or compact")
+    sub.add_argument("--preset", required=True, help="paper, ppmn-released, dagger, scenes or compact")
     sub.add_argument(
         "--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help="repeatable"
     )
     sub.add_argument("--init", metavar="MODEL", help="a model's name or folder whose encoders to begin with")
     sub.add_argument("--cache", type=Path, metavar="DIR", help="keep what frozen encoders make")
     sub.add_argument("--epochs", type=int)
-    sub.add_argument("--batch", type=int)
+    sub.add_argument("--batch-size", type=int)
     sub.add_argument("--seed", type=int)
     sub.add_argument(
         "--set",
@@ -291,7 +292,7 @@ def training_config(args: argparse.Namespace) -> Any:
     config = PRESETS[args.preset]()
     if args.init:
         config = replace(config, model=read_config(model_folder(args.init)))
-    short = {name: getattr(args, name) for name in ("epochs", "batch", "seed")}
+    short = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed")}
     fields = [f"{name}={value}" for name, value in short.items() if value is not None]
     for text in [*fields, *args.set]:
         name, equals, value = text.partition("=")

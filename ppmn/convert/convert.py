@@ -10,11 +10,11 @@ from typing import Any
 from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
-from ppmn.config import ModelConfig, TextConfig
+from ppmn.config import ModelConfig, ResNetConfig, TextConfig
 from ppmn.convert import key_maps as names
 from ppmn.convert.unpickle import read_checkpoint, tensors_of
 from ppmn.errors import InputError
-from ppmn.model.folder import WEIGHTS, few, fit, image_encoder
+from ppmn.model.folder import MODEL_FILE, build_image_encoder, copy_tensors, few
 from ppmn.model.network import PPMN
 from ppmn.model.text import PACKAGE, TextEncoder
 
@@ -127,16 +127,16 @@ def bert_from(source: str, config: ModelConfig, part: Part | None) -> tuple[Text
     if source.startswith(PACKAGE) or not folder.is_dir():
         encoder = TextEncoder.from_source(source, config.query, weights=part is None)
     else:
-        files = [folder / name for name in (WEIGHTS, "pytorch_model.bin") if (folder / name).is_file()]
+        files = [folder / name for name in (MODEL_FILE, "pytorch_model.bin") if (folder / name).is_file()]
         if part is None:
             if not files:
-                raise InputError(f"{folder} has neither {WEIGHTS} nor pytorch_model.bin")
+                raise InputError(f"{folder} has neither {MODEL_FILE} nor pytorch_model.bin")
             part = parts_of(files[0]).get("text")
         if part is None:
             raise InputError(f"{files[0]} does not hold a BERT")
         encoder = TextEncoder(shaped(folder, part), tokenizer(folder), config.query)
     if part is not None:
-        fit(encoder.bert, part.tensors, part.where)
+        copy_tensors(encoder.bert, part.tensors, part.where)
     return encoder, part
 
 
@@ -171,23 +171,29 @@ def convert(files: Sequence[Path], text: str | None, config: ModelConfig) -> tup
             if name in parts:
                 raise InputError(f"both {parts[name].where} and {part.where} hold the {name} part")
             parts[name] = part
-    if "head" in parts and config.wiring != "released":
-        raise InputError(f"{parts['head'].where} holds a head of the wiring released, not {config.wiring}")
+    if "head" in parts and config.variant != "released":
+        raise InputError(f"{parts['head'].where} holds a head of the variant released, not {config.variant}")
     config = replace(config, **parts["head"].shape) if "head" in parts else config
     if "image" in parts:
         config = replace(config, image=replace(config.image, **parts["image"].shape))
     config = replace(config, text=TextConfig(text or config.text.source))
     try:
-        encoder, bert = bert_from(config.text.source, config, parts.get("text"))
+        text_encoder, bert = bert_from(config.text.source, config, parts.get("text"))
     except InputError as error:
         raise error if text else InputError(f"{error}; name a BERT folder with --text") from error
-    model = PPMN(image_encoder(config), encoder, config)
+    model = PPMN(build_image_encoder(config), text_encoder, config)
     if "image" in parts:
-        fresh = PYRAMID if config.image.form == "torchvision" else ()
-        fit(model.image_encoder, parts["image"].tensors, parts["image"].where, fresh)
+        fresh = PYRAMID if _is_torchvision(config) else ()
+        copy_tensors(
+            model.get_submodule("image_encoder"), parts["image"].tensors, parts["image"].where, fresh
+        )
     if "head" in parts:
-        fit(model.head, parts["head"].tensors, parts["head"].where)
+        copy_tensors(model.head, parts["head"].tensors, parts["head"].where)
     return model, report(parts | ({"text": bert} if bert else {}), config)
+
+
+def _is_torchvision(config: ModelConfig) -> bool:
+    return isinstance(config.image, ResNetConfig) and config.image.form == "torchvision"
 
 
 def report(parts: Mapping[str, Part], config: ModelConfig) -> list[str]:
@@ -201,7 +207,7 @@ def report(parts: Mapping[str, Part], config: ModelConfig) -> list[str]:
             )
             continue
         lines.append(f"{name}: {count(part.tensors)} from {part.where}")
-        if name == "image" and config.image.form == "torchvision":
+        if name == "image" and _is_torchvision(config):
             lines.append("  its feature pyramid is fresh, not trained")
         if part.left:
             lines.append(f"  left behind as unused: {count(part.left)}")

@@ -12,7 +12,7 @@ from typing import Any, overload
 
 from ppmn.data.index import cache_folder, pyarrow, write_index
 from ppmn.data.narratives import (
-    GroundedPhrase,
+    AnnotatedPhrase,
     Narrative,
     Problem,
     narratives_file,
@@ -30,8 +30,8 @@ from ppmn.data.panoptic import (
 from ppmn.errors import InputError
 
 __all__ = [
+    "AnnotatedPhrase",
     "DataSpec",
-    "GroundedPhrase",
     "Narrative",
     "Narratives",
     "cache_folder",
@@ -143,7 +143,7 @@ class Narratives(Sequence[Narrative]):
             row["width"],
             tuple(Segment(**s | {"bbox": tuple(s["bbox"])}) for s in row["segments"]),
         )
-        phrases = (GroundedPhrase(**p | {"segment_ids": tuple(p["segment_ids"])}) for p in row["phrases"])
+        phrases = (AnnotatedPhrase(**p | {"segment_ids": tuple(p["segment_ids"])}) for p in row["phrases"])
         return Narrative(image, row["index"], row["caption"], tuple(phrases))
 
 

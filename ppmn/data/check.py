@@ -18,10 +18,10 @@ from ppmn.data.panoptic import (
     PanopticImage,
     read_ids,
     read_panoptic,
-    read_photo,
     splits,
 )
 from ppmn.errors import InputError
+from ppmn.images import read_image
 
 COUNTS = ("images", "segments", "narratives", "noun phrases", "grounded")
 KINDS = ("singular", "plural", "things", "stuff", "grounded segments")
@@ -108,12 +108,12 @@ def _segments(image: PanopticImage, categories: dict[int, Category]) -> Iterator
 def _files(image: PanopticImage) -> Iterator[Problem]:
     """Problems of the photo and of the panoptic PNG, down to their pixels."""
     size = (image.height, image.width)
-    for file in (image.photo, image.segmentation):
+    for file in (image.file, image.segmentation):
         if not file.is_file():
             yield Problem(image.id, f"{file} is missing")
     try:
-        if image.photo.is_file() and (found := read_photo(image.photo).size[::-1]) != size:
-            yield Problem(image.id, f"{image.photo} is {_by(found)}, the annotations say {_by(size)}")
+        if image.file.is_file() and (found := read_image(image.file).size[::-1]) != size:
+            yield Problem(image.id, f"{image.file} is {_by(found)}, the annotations say {_by(size)}")
     except InputError as error:
         yield Problem(image.id, str(error))
     try:

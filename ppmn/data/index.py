@@ -9,13 +9,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from ppmn.data.narratives import GroundedPhrase, Narrative
+from ppmn.data.narratives import AnnotatedPhrase, Narrative
 from ppmn.data.panoptic import Segment, folders
 from ppmn.errors import InputError
 
 BATCH = 4096  # narratives in one Arrow batch: bounds the memory of building, not of reading
 SEGMENT = tuple(f.name for f in fields(Segment))
-PHRASE = tuple(f.name for f in fields(GroundedPhrase))
+PHRASE = tuple(f.name for f in fields(AnnotatedPhrase))
 
 
 def cache_folder() -> Path:
@@ -69,7 +69,7 @@ def _row(narrative: Narrative, photos: Path, pngs: Path) -> dict[str, Any]:
     image = narrative.image
     return {
         "image_id": image.id,
-        "photo": _name(image.photo, photos),
+        "photo": _name(image.file, photos),
         "segmentation": _name(image.segmentation, pngs),
         "height": image.height,
         "width": image.width,
@@ -80,7 +80,7 @@ def _row(narrative: Narrative, photos: Path, pngs: Path) -> dict[str, Any]:
     }
 
 
-def _fields(thing: Segment | GroundedPhrase, names: tuple[str, ...]) -> dict[str, Any]:
+def _fields(thing: Segment | AnnotatedPhrase, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(thing, name) for name in names}
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from ppmn.data.align import align
-from ppmn.data.panoptic import Panoptic, PanopticImage, read_json
+from ppmn.data.panoptic import Panoptic, PanopticImage
 from ppmn.errors import InputError
+from ppmn.files import read_json
 
 
 @dataclass(frozen=True, slots=True)
-class GroundedPhrase:
+class AnnotatedPhrase:
     """A noun phrase of a narrative: characters `start` to `end` of the caption, and its segments."""
 
     start: int
@@ -32,10 +33,10 @@ class Narrative:
     image: PanopticImage
     index: int
     caption: str
-    phrases: tuple[GroundedPhrase, ...]  # every noun phrase, grounded or not, in the order of the file
+    phrases: tuple[AnnotatedPhrase, ...]  # every noun phrase, grounded or not, in the order of the file
 
     @property
-    def grounded(self) -> tuple[GroundedPhrase, ...]:
+    def grounded(self) -> tuple[AnnotatedPhrase, ...]:
         return tuple(p for p in self.phrases if p.segment_ids)
 
 
@@ -85,7 +86,7 @@ def _phrases(
     panoptic: Panoptic,
     index: int,
     report: Callable[[Problem], None],
-) -> tuple[GroundedPhrase, ...]:
+) -> tuple[AnnotatedPhrase, ...]:
     categories = {s.id: s.category_id for s in image.segments}
     utterances = [part["utterance"] for part in entry["segments"]]
     phrases = []
@@ -104,5 +105,5 @@ def _phrases(
             ids = ()
         category = panoptic.categories.get(categories[ids[-1]]) if ids else None
         isthing, absent = bool(category and category.isthing), bool(part.get("absent")) and not ids
-        phrases.append(GroundedPhrase(place.start, place.end, ids, isthing, absent))
+        phrases.append(AnnotatedPhrase(place.start, place.end, ids, isthing, absent))
     return tuple(phrases)

@@ -1,6 +1,5 @@
 """COCO panoptic annotations: one JSON of segments, one PNG of segment ids a photo."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,9 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from ppmn.errors import InputError
+from ppmn.files import read_json
 
 VOID = 0  # unlabelled
 BORDER = 16_777_215  # white in the PNG: neither in nor out
@@ -40,10 +40,10 @@ class Segment:
 
 @dataclass(frozen=True)
 class PanopticImage:
-    """One photo with its segments; `photo` and `segmentation` are files."""
+    """One photo with its segments; `file` and `segmentation` are paths."""
 
     id: int
-    photo: Path
+    file: Path
     segmentation: Path
     height: int
     width: int
@@ -75,15 +75,6 @@ def read_ids(file: Path) -> NDArray[np.int32]:
     return rgb[..., 0] + 256 * rgb[..., 1] + 65_536 * rgb[..., 2]
 
 
-def read_photo(file: Path) -> Image.Image:
-    """The photo upright (EXIF orientation applied) in RGB."""
-    try:
-        with Image.open(file) as photo:
-            return ImageOps.exif_transpose(photo).convert("RGB")
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{file} is not a readable photo ({error})") from error
-
-
 def splits(root: Path) -> list[str]:
     """Names of the splits in a folder: what `annotations/panoptic_*.json` are there."""
     if not root.is_dir():
@@ -96,14 +87,6 @@ def splits(root: Path) -> list[str]:
 
 def panoptic_file(root: Path, split: str) -> Path:
     return root / "annotations" / f"panoptic_{split}.json"
-
-
-def read_json(file: Path) -> Any:
-    """The content of a JSON file that is known to be there."""
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:  # broken JSON and broken UTF-8 are ValueErrors
-        raise InputError(f"{file} is not readable JSON ({error})") from error
 
 
 def folders(root: Path, split: str) -> tuple[Path, Path]:

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
-import ppmn
 from ppmn.data.benchmark import Narrative, Narratives, open_narratives, parse_spec, splits
-from ppmn.data.panoptic import BORDER, read_photo
+from ppmn.data.panoptic import BORDER
 from ppmn.data.targets import Rows, targets_released
 from ppmn.errors import InputError
 from ppmn.evaluation import metrics
@@ -42,9 +41,13 @@ from ppmn.evaluation.predictions import (
 )
 from ppmn.evaluation.report import compare, comparison_table, read_report, report, table, write_report
 from ppmn.files import check_writable
+from ppmn.grounding.grounder import load
+from ppmn.grounding.maps import Map
+from ppmn.images import read_image
+from ppmn.model.preprocess import Preprocess, Size
+from ppmn.phrases.rules import Span
 
-Size = tuple[int, int]  # height, width
-SIDES = (800, 1333)  # shorter and longer side of the photos that `released` is defined for
+AUTHORS_PREPROCESS = Preprocess(800, 1333)  # what protocol ppmn2022 is defined for
 
 
 class Predictor(Protocol):
@@ -57,17 +60,16 @@ class Predictor(Protocol):
     def threshold(self) -> float: ...
 
     @property
-    def sides(self) -> tuple[int, int]:
-        """What the shorter side of a photo is brought to, and what the longer may not pass."""
+    def preprocess(self) -> Preprocess:
+        """How the model resizes images."""
         ...
 
-    def predict(
-        self, photo: Image.Image, caption: str, spans: Sequence[tuple[int, int]], protocol: metrics.Protocol
-    ) -> Iterable[NDArray[np.float32]]:
-        """A map of probabilities a span, in order, each made when it is asked for.
+    def response_maps(self, image: Image.Image, caption: str, spans: Sequence[Span]) -> Iterable[Map]:
+        """Probabilities of each span in the image's own size, made one at a time."""
+        ...
 
-        `full`: of the photo's own size. `released`: a quarter of the resized photo padded to 32.
-        """
+    def quarter_maps(self, image: Image.Image, caption: str, spans: Sequence[Span]) -> Iterable[Map]:
+        """Probabilities of each span at a quarter of the resized image padded to 32."""
         ...
 
 
@@ -95,19 +97,20 @@ def open_sources(specs: Sequence[str]) -> dict[str, Narratives]:
 
 
 def model_answers(predictor: Predictor, protocol: metrics.Protocol = "full") -> Answers:
-    """Ask a model; its maps are cut at its threshold (`released`: at one half), one phrase at a time."""
-    if protocol == "released" and tuple(predictor.sides) != SIDES:
-        short, long = predictor.sides
+    """Ask a model; its maps are cut at its threshold (`ppmn2022`: at one half), one phrase at a time."""
+    if protocol == "ppmn2022" and predictor.preprocess != AUTHORS_PREPROCESS:
+        short, long = predictor.preprocess.short_side, predictor.preprocess.long_side
         raise InputError(
-            f"protocol released is defined only for a model run at 800/1333, and {predictor.name} runs at "
+            f"protocol ppmn2022 is defined only for a model run at 800/1333, and {predictor.name} runs at "
             f"{short}/{long}: measure it with protocol full"
         )
     threshold = predictor.threshold if protocol == "full" else 0.5
 
     def answer(source: str, narrative: Narrative) -> Iterator[tuple[Mask, float]]:
-        photo = read_photo(narrative.image.photo)
+        photo = read_image(narrative.image.file)
         spans = [(p.start, p.end) for p in measurable(source, narrative, protocol).values()]
-        for chances in predictor.predict(photo, narrative.caption, spans, protocol):
+        maps = predictor.response_maps if protocol == "full" else predictor.quarter_maps
+        for chances in maps(photo, narrative.caption, spans):
             mask = chances > threshold
             yield mask, float(chances[mask].mean()) if mask.any() else 0.0
 
@@ -146,7 +149,7 @@ def _measure(run: Run, source: str, narrative: Narrative, answers: Answers, keep
         if mask is not None and mask.shape != truth.shape:
             have, need = (" x ".join(map(str, m.shape)) for m in (mask, truth))
             raise InputError(
-                f"{narrative.image.photo}: a mask of {have} pixels does not fit its annotation of {need}"
+                f"{narrative.image.file}: a mask of {have} pixels does not fit its annotation of {need}"
             )
         if mask is not None and keep:
             run.predictions[key] = Prediction.of(mask, score)
@@ -165,18 +168,14 @@ def _ids(narrative: Narrative) -> NDArray[np.int32]:
 
 
 def _truths(ids: NDArray[np.int32], rows: Rows, protocol: metrics.Protocol) -> Iterable[Mask]:
-    if protocol == "released":
+    if protocol == "ppmn2022":
         return targets_released(ids, rows, *released_size(*ids.shape))
     return (np.isin(ids, row) for row in rows)  # one at a time: a photo may be large
 
 
 def released_size(height: int, width: int) -> tuple[Size, Size]:
     """Size of a photo resized to 800/1333 as detectron2 rounds, and of that padded to multiples of 32."""
-    short, long = SIDES
-    scale = short / min(height, width)
-    sides = (short, scale * width) if height < width else (scale * height, short)
-    scale = min(1.0, long / max(sides))
-    resized = (int(sides[0] * scale + 0.5), int(sides[1] * scale + 0.5))
+    resized = AUTHORS_PREPROCESS.size(height, width)
     return resized, (-(-resized[0] // 32) * 32, -(-resized[1] // 32) * 32)
 
 
@@ -198,11 +197,11 @@ def _worst_row(run: Run, key: PhraseKey, narrative: Narrative, iou: float) -> Sh
     phrase, image, ids = narrative.phrases[key.phrase], narrative.image, _ids(narrative)
     prediction = run.predictions.get(key)
     mask = np.zeros_like(ids, bool) if prediction is None else prediction.mask()
-    if run.metric.protocol == "released" and prediction is not None:
+    if run.metric.protocol == "ppmn2022" and prediction is not None:
         (height, width), _ = released_size(image.height, image.width)
         mask = mask[: -(-height // 4), : -(-width // 4)]  # the photo without its padding
     return SheetRow(
-        read_photo(image.photo),
+        read_image(image.file),
         narrative.caption,
         [(phrase.start, phrase.end)],
         [np.isin(ids, phrase.segment_ids)],
@@ -253,7 +252,7 @@ def _refuse(args: argparse.Namespace, protocols: Sequence[str]) -> None:
         raise InputError("--with adds runs to a picture: give its file with --curves")
     if set(protocols) - {args.protocol}:
         raise InputError(f"runs are set beside each other by one protocol only, this one is {args.protocol}")
-    if args.protocol == "released" and (args.predictions or args.save_predictions):
+    if args.protocol == "ppmn2022" and (args.predictions or args.save_predictions):
         raise InputError("files of predictions are in the photo's pixels, they go with protocol full only")
 
 
@@ -267,7 +266,7 @@ def _answers(
             said = f"{others:,} lines of {args.predictions} are of phrases with no ground truth"
             print(said, file=sys.stderr)
         return file_answers(predictions), args.predictions.name, None
-    predictor: Predictor = ppmn.load(args.model)
+    predictor: Predictor = load(args.model)
     threshold = predictor.threshold if args.protocol == "full" else 0.5
     return model_answers(predictor, args.protocol), predictor.name, threshold
 

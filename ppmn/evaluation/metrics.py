@@ -1,6 +1,6 @@
 """Average Recall: the area under P(IoU >= t), which is the mean IoU.
 
-Two protocols (docs/protocols.md): `full` is the mean IoU itself; `released` is the sum over 99,999
+Two protocols (docs/protocols.md): `full` is the mean IoU itself; `ppmn2022` is the sum over 99,999
 thresholds that the authors' code takes, in closed form. Here values are fractions; `Scores` holds them
 from 0 to 100, as in the paper's table.
 """
@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from ppmn.errors import InputError
 
-Protocol = Literal["full", "released"]
-PROTOCOLS: tuple[Protocol, ...] = ("full", "released")
+Protocol = Literal["full", "ppmn2022"]
+PROTOCOLS: tuple[Protocol, ...] = ("full", "ppmn2022")
 SPLITS = ("overall", "things", "stuff", "singulars", "plurals")
 CURVE_THRESHOLDS = tuple(i / 100 for i in range(101))
 
@@ -73,13 +73,13 @@ def iou(prediction: ArrayLike, truth: ArrayLike, protocol: Protocol = "full") ->
     intersection, union = np.count_nonzero(predicted & true), np.count_nonzero(predicted | true)
     if union == 0:
         return math.nan
-    if protocol == "released":  # the authors divide in single precision
+    if protocol == "ppmn2022":  # the authors divide in single precision
         return float(np.float32(intersection) / np.float32(union))
     return intersection / union
 
 
 def average_recall(ious: Iterable[float], protocol: Protocol = "full") -> float:
-    """Average Recall of a list of IoUs, 0 to 1. NaN is left out in `full` and a miss in `released`."""
+    """Average Recall of a list of IoUs, 0 to 1. NaN is left out in `full` and a miss in `ppmn2022`."""
     values = np.fromiter(ious, np.float64)
     if protocol == "full":
         values = values[~np.isnan(values)]

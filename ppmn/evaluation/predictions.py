@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ppmn.data.benchmark import GroundedPhrase, Narrative
+from ppmn.data.benchmark import AnnotatedPhrase, Narrative
 from ppmn.errors import InputError
 from ppmn.evaluation.metrics import PhraseKey, Protocol
 from ppmn.files import replacing
@@ -91,11 +91,11 @@ def file_answers(predictions: Mapping[PhraseKey, Prediction]) -> Answers:
 
 def measurable(
     source: str, narrative: Narrative, protocol: Protocol = "full"
-) -> dict[PhraseKey, GroundedPhrase]:
+) -> dict[PhraseKey, AnnotatedPhrase]:
     """The phrases whose truth is known, numbered among all noun phrases of their narrative.
 
     That is what is grounded; and, where the data says so, what is not in the photo, which the authors' data
-    never does: `released` leaves it out.
+    never does: `ppmn2022` leaves it out.
     """
     known = (
         (i, p) for i, p in enumerate(narrative.phrases) if p.segment_ids or (p.absent and protocol == "full")

@@ -38,7 +38,14 @@ class Options:
 
     def run(self, grounder: Grounder, job: "Job") -> Grounding:
         rounds = "rounds" in self.formats and self.output is not None
-        return grounder.look(job.photo).ground(job.caption, self.threshold, job.spans, rounds, self.empties)
+        return grounder.ground(
+            job.photo,
+            job.caption,
+            threshold=self.threshold,
+            spans=job.spans,
+            keep_rounds=rounds,
+            all_phrases=self.empties,
+        )
 
     def key(self, job: "Job") -> str:
         """What must be the same for a result of an earlier run to stand."""
@@ -78,7 +85,7 @@ def ground_command(source: str, caption: str | None, options: Options) -> int:
         raise InputError("there is no caption: give it after the photo, or - to read it from standard input")
     if not path.is_file():
         raise InputError(f"{source} is not a file")
-    grounder = load(options.model, options.device)
+    grounder = load(options.model, device=options.device)
     grounding = options.run(grounder, Job(1, path, caption))
     print(report(grounding, _colours()))
     if options.output is not None:
@@ -137,7 +144,7 @@ def run_many(jobs: Sequence[Job], options: Options, output: Path) -> int:
     left = [job for job in jobs if done.get(options.key(job)) != job.folder]
     if len(left) < len(jobs):
         print(f"{len(jobs) - len(left)} of {len(jobs)} are there from before")
-    grounder = load(options.model, options.device) if left else None
+    grounder = load(options.model, device=options.device) if left else None
     failed = 0
     with (output / RESULTS).open("a", encoding="utf-8") as results:
         for job in tqdm(left, unit="photo", disable=None):
@@ -186,7 +193,7 @@ def report(grounding: Grounding, colours: bool) -> str:
     """The caption with its phrases coloured (or in brackets), then a line a phrase."""
     lines = [_marked(grounding, colours), ""]
     width = max(min(len(p.text), 40) for p in grounding)
-    whole = grounding.photo.width * grounding.photo.height
+    whole = grounding.image.width * grounding.image.height
     for number, phrase in enumerate(grounding):
         name = _paint(f"{number + 1:3d} {_plain(phrase.text)[:40]:{width}}", number, colours)
         if phrase.box is None:

@@ -1,75 +1,67 @@
-"""Ground captions on photos: a photo is looked at once, captions may follow in any number."""
+"""Ground captions on images: an image is encoded once, then any number of captions are grounded on it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast, overload
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as fn
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
-from ppmn.evaluation.metrics import Protocol
-from ppmn.grounding.maps import Frame, Map, settled
-from ppmn.grounding.result import Grounding, PhraseGrounding, Round
-from ppmn.images import Photo, read_photo
-from ppmn.model.folder import model_folder
-from ppmn.model.network import PPMN, Maps, Pixels
+from ppmn.grounding.maps import Map, MapGeometry, postprocess
+from ppmn.grounding.result import Grounding, PhrasePrediction, Round
+from ppmn.images import ImageInput, read_image
+from ppmn.model.folder import load_model, model_folder
+from ppmn.model.network import PPMN, Maps, PixelFeatures
+from ppmn.model.preprocess import Preprocess
+from ppmn.model.pyramid import ValidSizes
 from ppmn.model.text import Queries
-from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
+from ppmn.phrases.caption import Caption, parse_caption
+from ppmn.phrases.rules import Span
 
-Span = tuple[int, int]
-BATCH = 4  # photos that are encoded together
-
-
-def load(name_or_dir: str | Path = "compact", device: str | None = None) -> "Grounder":
-    """A grounder from a shipped model's name or a model folder; on the GPU where there is one."""
-    folder = model_folder(name_or_dir)
-    return Grounder(PPMN.from_pretrained(folder), device, name=str(folder.name))
+BATCH_SIZE = 4  # images that are encoded together
 
 
-@dataclass(frozen=True)
-class Request:
-    """A caption with what of it is to be grounded."""
+def load(name_or_folder: str | Path = "compact", *, device: str | None = None) -> "Grounder":
+    """Load a model that is ready to ground captions.
 
-    caption: str
-    phrases: tuple[Phrase, ...]
-    skipped: tuple[Phrase, ...]  # named no object
+    Args:
+        name_or_folder: A model that ships with ppmn ("compact"), or a folder that `ppmn train` or
+            `ppmn convert` wrote.
+        device: "cpu", "cuda" or "cuda:1"; None takes the GPU where there is one.
 
-    @property
-    def spans(self) -> list[Span]:
-        return [(p.start, p.end) for p in self.phrases]
+    Returns:
+        A grounder with the model on its device.
 
+    Raises:
+        InputError: There is no such model, its files do not fit together, or the device cannot be used.
 
-def read_caption(caption: str, spans: Sequence[Span] | None = None, empties: bool = False) -> Request:
-    """Find or take the phrases of a caption; `empties` keeps those that name no object."""
-    try:
-        caption.encode()
-    except (UnicodeEncodeError, AttributeError) as error:
-        raise InputError(f"the caption is not text ({error})") from error
-    if spans is None:
-        caption, spans = parse_brackets(caption)
-    if not caption.strip():
-        raise InputError("the caption is empty; it must name something to look for")
-    found = find_phrases(caption, spans)
-    kept = tuple(p for p in found if empties or not p.empty)
-    if not kept:
-        only = f", only {', '.join(sorted({p.text for p in found}))}" if found else ""
-        start = caption if len(caption) <= 60 else f"{caption[:57]}..."
-        raise InputError(
-            f"the caption {start!r} names nothing to look for{only}; mark phrases with [brackets]"
-        )
-    return Request(caption, kept, tuple(p for p in found if p not in kept))
+    Examples:
+        >>> grounder = load("compact", device="cpu")
+        >>> grounder.name
+        'compact'
+    """
+    folder = model_folder(name_or_folder)
+    return Grounder(load_model(folder), device=device, name=folder.name)
 
 
 class Grounder:
-    """A model that is ready to look at photos."""
+    """A model that grounds captions on images.
 
-    def __init__(self, model: PPMN, device: str | None = None, name: str = "model") -> None:
+    Examples:
+        >>> from PIL import Image
+        >>> grounder = load("compact", device="cpu")
+        >>> grounding = grounder.ground(Image.new("RGB", (64, 48), "skyblue"), "The sky above a house.")
+        >>> [phrase.text for phrase in grounding]
+        ['sky', 'house']
+    """
+
+    def __init__(self, model: PPMN, *, device: str | None = None, name: str = "model") -> None:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         try:
             self.model = model.to(self.device).eval()
@@ -79,225 +71,289 @@ class Grounder:
 
     @property
     def threshold(self) -> float:
-        """What a response must pass to be in a mask, unless a caller says otherwise."""
+        """The response above which a pixel is in a mask, unless a caller gives another."""
         return self.model.config.threshold
 
     @property
-    def sides(self) -> tuple[int, int]:
-        """What the shorter side of a photo is brought to, and what the longer may not pass."""
-        return self.model.config.image.short, self.model.config.image.long
+    def preprocess(self) -> Preprocess:
+        """How images are resized for the model."""
+        return self.model.preprocess
 
-    @overload
-    def look(self, photo: Photo) -> "Look": ...
+    def encode(self, image: ImageInput) -> "EncodedImage":
+        """Encode an image, so that captions can be grounded on it.
 
-    @overload
-    def look(self, photo: list) -> list["Look"]: ...
+        Args:
+            image: A file name, the bytes of a file, a PIL image or a NumPy array (H, W[, 3 or 4]).
 
-    def look(self, photo: Photo | list) -> "Look | list[Look]":
-        """Encode a photo, or a list of them in batches; captions follow with `Look.ground`."""
-        if not isinstance(photo, list):
-            return next(self._looks([photo])).alone()[0]
-        return [look for batch in self._looks(photo) for look in batch.alone()]
+        Returns:
+            The encoded image.
 
-    @overload
+        Raises:
+            InputError: The image cannot be read.
+
+        Examples:
+            >>> encoded = load("compact", device="cpu").encode("photo.jpg")  # doctest: +SKIP
+            >>> encoded.ground("Two dogs on the grass.")[0].text  # doctest: +SKIP
+            'Two dogs'
+        """
+        return next(self._encode([image]))
+
+    def encode_batch(self, images: Sequence[ImageInput]) -> list["EncodedImage"]:
+        """Encode several images, in batches; each as `encode` would.
+
+        Args:
+            images: Images as `encode` takes them.
+
+        Returns:
+            The encoded images, in order.
+
+        Raises:
+            InputError: One of the images cannot be read.
+        """
+        return list(self._encode(images))
+
     def ground(
         self,
-        photo: Photo,
+        image: ImageInput,
         caption: str,
+        *,
         threshold: float | None = None,
         spans: Sequence[Span] | None = None,
-        rounds: bool = False,
-        empties: bool = False,
-    ) -> Grounding: ...
+        keep_rounds: bool = False,
+        all_phrases: bool = False,
+    ) -> Grounding:
+        """Ground a caption on an image: `encode`, then `EncodedImage.ground`.
 
-    @overload
-    def ground(
+        Args:
+            image: An image as `encode` takes it.
+            caption: A text of any length; [brackets] may mark its phrases.
+            threshold: The response above which a pixel is in a mask; None takes the model's own.
+            spans: Start and end of each phrase in characters; None finds the noun phrases.
+            keep_rounds: Keep the maps and pixels of every round.
+            all_phrases: Also ground phrases that name no object ("background").
+
+        Returns:
+            A mask, a score and a box for every phrase.
+
+        Raises:
+            InputError: The image cannot be read, or the caption has no phrase to ground.
+        """
+        return self.encode(image).ground(
+            caption, threshold=threshold, spans=spans, keep_rounds=keep_rounds, all_phrases=all_phrases
+        )
+
+    def ground_batch(
         self,
-        photo: list,
-        caption: list[str],
+        images: Sequence[ImageInput],
+        captions: Sequence[str],
+        *,
         threshold: float | None = None,
         spans: Sequence[Sequence[Span] | None] | None = None,
-        rounds: bool = False,
-        empties: bool = False,
-    ) -> list[Grounding]: ...
+        keep_rounds: bool = False,
+        all_phrases: bool = False,
+    ) -> list[Grounding]:
+        """Ground one caption on each of several images, which are encoded in batches.
 
-    def ground(
-        self,
-        photo: Photo | list,
-        caption: str | list[str],
-        threshold: float | None = None,
-        spans: Sequence | None = None,
-        rounds: bool = False,
-        empties: bool = False,
-    ) -> Grounding | list[Grounding]:
-        """Ground a caption on a photo, or a list of captions on as many photos in batches."""
-        if not isinstance(photo, list):
-            return self.look(photo).ground(cast(str, caption), threshold, spans, rounds, empties)
-        if not isinstance(caption, list) or len(caption) != len(photo):
-            raise InputError(
-                f"{len(photo)} photos need a list of as many captions, "
-                f"not {len(caption) if isinstance(caption, list) else 'one'}"
-            )
-        marked = spans if spans is not None else [None] * len(photo)
-        requests = [read_caption(c, s, empties) for c, s in zip(caption, marked, strict=True)]
-        cut = self._threshold(threshold)
-        found: list[Grounding] = []
-        for batch in self._looks(photo):
-            part = requests[len(found) : len(found) + len(batch.photos)]
-            found += self._ground(batch, part, cut, rounds)
-        return found
+        Args:
+            images: Images as `encode` takes them.
+            captions: As many captions.
+            threshold: As in `ground`.
+            spans: As in `ground`, one entry per caption.
+            keep_rounds: As in `ground`.
+            all_phrases: As in `ground`.
 
-    def predict(
-        self, photo: Image.Image, caption: str, spans: Sequence[Span], protocol: Protocol = "full"
-    ) -> Iterator[NDArray[np.float32]]:
-        """Probabilities a span, of the photo's size or (`released`) of a quarter of the padded input."""
-        if protocol == "full":
-            frame, responses = self.responses(photo, caption, spans)
-            for response in self._settled(responses):
-                yield frame.response(response)
-            return
-        queries, maps = self._maps(next(self._looks([photo])), [(caption, spans)])
+        Returns:
+            One grounding per image, in order.
+
+        Raises:
+            InputError: The numbers differ, an image cannot be read, or a caption has no phrase to ground.
+        """
+        if isinstance(captions, str) or len(captions) != len(images):
+            given = "one text" if isinstance(captions, str) else str(len(captions))
+            raise InputError(f"{len(images)} images need as many captions, not {given}")
+        marked = spans if spans is not None else [None] * len(images)
+        parsed = [
+            parse_caption(caption, spans=own, all_phrases=all_phrases)
+            for caption, own in zip(captions, marked, strict=True)
+        ]
+        pairs = zip(self._encode(images), parsed, strict=True)
+        return [
+            encoded.ground_phrases(caption, threshold=threshold, keep_rounds=keep_rounds)
+            for encoded, caption in pairs
+        ]
+
+    def response_maps(self, image: ImageInput, caption: str, spans: Sequence[Span]) -> Iterator[Map]:
+        """Post-processed probabilities of each span, in the image's own size, one at a time."""
+        encoded = self.encode(image)
+        for response in self.postprocess(encoded.responses(caption, spans)):
+            yield encoded.geometry.response(response)
+
+    def quarter_maps(self, image: ImageInput, caption: str, spans: Sequence[Span]) -> Iterator[Map]:
+        """Probabilities of each span at a quarter of the padded input, as the authors' code measures them."""
+        queries, maps = self.encode(image).maps(caption, spans)
         H = fn.interpolate(maps.H[-1][None], scale_factor=2.0, mode="bilinear")[0]
         yield from queries.phrase_maps(H.sigmoid()).cpu().numpy()
 
-    def responses(self, photo: Image.Image, caption: str, spans: Sequence[Span]) -> tuple[Frame, Map]:
-        """Probabilities a span at the network's stride, (P, H, W), as they come, and how they lie."""
-        batch = next(self._looks([photo]))
-        queries, maps = self._maps(batch, [(caption, spans)])
-        return batch.frames[0], queries.phrase_maps(maps.H[-1].sigmoid()).cpu().numpy()
+    def postprocess(self, responses: Map) -> Map:
+        """Maps (P, H, W) after the model's relative threshold and hysteresis."""
+        config = self.model.config
+        return postprocess(responses, config.threshold, config.relative_threshold, config.hysteresis_peak)
 
-    def _settled(self, responses: Map) -> Map:
-        return settled(responses, self.threshold, self.model.config.edge, self.model.config.peak)
+    def checked_threshold(self, threshold: float | None) -> float:
+        """A caller's threshold, or the model's own."""
+        value = self.threshold if threshold is None else threshold
+        if not 0 <= value <= 1:
+            raise InputError(f"threshold is {value}; it must lie between 0 and 1")
+        return value
 
-    def _threshold(self, threshold: float | None) -> float:
-        cut = self.threshold if threshold is None else threshold
-        if not 0 <= cut <= 1:
-            raise InputError(f"threshold is {cut}; it must lie between 0 and 1")
-        return cut
-
-    def _looks(self, photos: Sequence[Photo]) -> Iterator["Looks"]:
-        """Where padding counts, photos are encoded one by one: company would change them."""
-        step = 1 if self.model.config.count_padding else BATCH
-        encoder = self.model.image_encoder
-        for first in range(0, len(photos), step):
-            opened = [read_photo(photo) for photo in photos[first : first + step]]
-            names = [str(p) if isinstance(p, str | Path) else None for p in photos[first : first + step]]
-            prepared = [encoder.prepare(photo) for photo in opened]
+    def _encode(self, images: Sequence[ImageInput]) -> Iterator["EncodedImage"]:
+        # where padding counts, other images of a batch would change the features through it
+        step = 1 if self.model.config.count_padding else BATCH_SIZE
+        for first in range(0, len(images), step):
+            batch = [read_image(image) for image in images[first : first + step]]
+            resized = [self.preprocess(image) for image in batch]
             with torch.inference_mode():
-                with torch.autocast("cpu", torch.bfloat16, enabled=self._in_bfloat16()):
-                    pyramid = encoder(prepared)
-                pixels = self.model.head.look(pyramid.float())
-            frames = [self._frame(p, t) for p, t in zip(opened, prepared, strict=True)]
-            yield Looks(self, opened, names, frames, pixels)
+                with torch.autocast("cpu", torch.bfloat16, enabled=self._uses_bfloat16()):
+                    pyramid = self.model.image_encoder(resized)
+                pixels = self.model.head.encode(pyramid.float())
+            for index, (image, tensor) in enumerate(zip(batch, resized, strict=True)):
+                source = images[first + index]
+                name = str(source) if isinstance(source, str | Path) else None
+                geometry = self._geometry(image, tensor)
+                yield EncodedImage(self, image, name, geometry, _single(pixels, index, geometry))
 
-    def _in_bfloat16(self) -> bool:
-        """Whether the image encoder computes in bfloat16: without instructions for it, it would be slower."""
-        known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older torch does not tell
-        native = known.get("avx512_bf16") or known.get("amx_bf16")
-        return bool(self.device == "cpu" and native and self.model.config.image.precision == "bfloat16")
+    def _uses_bfloat16(self) -> bool:
+        config = self.model.config.image
+        wanted = isinstance(config, DINOv2Config) and config.precision == "bfloat16"
+        return wanted and self.device == "cpu" and has_bfloat16()
 
-    def _frame(self, photo: Image.Image, prepared: Tensor) -> Frame:
-        encoder, (height, width) = self.model.image_encoder, prepared.shape[1:]
-        rows, columns = encoder.padded(height, width)
+    def _geometry(self, image: Image.Image, resized: Tensor) -> MapGeometry:
+        encoder, (height, width) = self.model.image_encoder, resized.shape[1:]
+        rows, columns = encoder.padded_size(height, width)
         stride = encoder.stride
-        return Frame(
-            photo.height,
-            photo.width,
-            (rows // stride, columns // stride),
-            (height / stride, width / stride),
-        )
-
-    @torch.inference_mode()
-    def _maps(self, batch: "Looks", captions: Sequence[tuple[str, Sequence[Span]]]) -> tuple[Queries, Maps]:
-        text = self.model.text_encoder
-        queries = text([text.tokenize(caption, spans) for caption, spans in captions])
-        return queries, self.model.head.ground(batch.pixels, queries.vectors, queries.counts)
-
-    def _ground(
-        self, batch: "Looks", requests: Sequence[Request], threshold: float, rounds: bool
-    ) -> list[Grounding]:
-        queries, maps = self._maps(batch, [(r.caption, r.spans) for r in requests])
-        steps = range(len(maps.H)) if rounds else [len(maps.H) - 1]
-        responses = [queries.phrase_maps(maps.H[step].sigmoid()).cpu().numpy() for step in steps]  # (P, H, W)
-        rows = np.split(np.arange(len(queries.vectors)), np.cumsum(queries.sizes)[:-1])  # of each phrase
-        indices = [i.cpu().numpy() for i in maps.indices] if rounds else []
-        found, first = [], 0
-        for photo, name, frame, request in zip(
-            batch.photos, batch.names, batch.frames, requests, strict=True
-        ):
-            own = slice(first, first + len(request.phrases))
-            first = own.stop
-            height, width = frame.grid
-            cut = [r[own, :height, :width].copy() for r in responses]
-            answers = tuple(
-                PhraseGrounding(phrase, response, frame, threshold)
-                for phrase, response in zip(request.phrases, self._settled(cut[-1]), strict=True)
-            )
-            points = [tuple(frame.points(i[r], maps.H[0].shape[-1]) for r in rows[own]) for i in indices]
-            points += [()] * (
-                len(cut) - len(points)
-            )  # none lead on from the last map; with S = 0 from no map
-            kept = tuple(Round(c, p) for c, p in zip(cut, points, strict=True)) if rounds else ()
-            found.append(
-                Grounding(photo, request.caption, answers, threshold, request.skipped, kept, name, self.name)
-            )
-        return found
+        map_size, content_size = (rows // stride, columns // stride), (height / stride, width / stride)
+        return MapGeometry(image.height, image.width, map_size, content_size)
 
 
 @dataclass(frozen=True)
-class Looks:
-    """Photos that were encoded together."""
+class EncodedImage:
+    """An image that has been encoded: any number of captions can be grounded on it.
+
+    Attributes:
+        image: The image upright, in RGB.
+        name: The file it was read from, if it was.
+    """
 
     grounder: Grounder = field(repr=False)
-    photos: list[Image.Image]
-    names: list[str | None]
-    frames: list[Frame]
-    pixels: Pixels = field(repr=False)
-
-    def alone(self) -> list["Look"]:
-        """Each photo with its own part of the batch."""
-        looks = []
-        for index, frame in enumerate(self.frames):
-            height, width = frame.grid
-            own = tuple(F[index : index + 1, :, :height, :width].contiguous() for F in self.pixels.rounds)
-            cells = None if self.pixels.cells is None else [(height, width)]
-            one = slice(index, index + 1)
-            looks.append(
-                Look(Looks(self.grounder, self.photos[one], self.names[one], [frame], Pixels(own, cells)))
-            )
-        return looks
-
-
-@dataclass(frozen=True)
-class Look:
-    """A photo that has been looked at: any number of captions may be grounded on it."""
-
-    encoded: Looks = field(repr=False)
-
-    @property
-    def photo(self) -> Image.Image:
-        """The photo upright, in RGB."""
-        return self.encoded.photos[0]
+    image: Image.Image
+    name: str | None
+    geometry: MapGeometry = field(repr=False)
+    pixels: PixelFeatures = field(repr=False)
 
     def ground(
         self,
         caption: str,
+        *,
         threshold: float | None = None,
         spans: Sequence[Span] | None = None,
-        rounds: bool = False,
-        empties: bool = False,
+        keep_rounds: bool = False,
+        all_phrases: bool = False,
     ) -> Grounding:
-        """Ground a caption: its noun phrases, or what brackets or character `spans` mark.
+        """Ground a caption: its noun phrases, or what brackets or `spans` mark.
 
-        `threshold` None is the model's own; `rounds` keeps the maps and pixels of every round; `empties`
-        also grounds phrases that name no object ("background").
+        Args:
+            caption: A text of any length; [brackets] may mark its phrases.
+            threshold: The response above which a pixel is in a mask; None takes the model's own.
+            spans: Start and end of each phrase in characters; None finds the noun phrases.
+            keep_rounds: Keep the maps and pixels of every round.
+            all_phrases: Also ground phrases that name no object ("background").
+
+        Returns:
+            A mask, a score and a box for every phrase.
+
+        Raises:
+            InputError: The caption has no phrase to ground, or the threshold is not between 0 and 1.
+
+        Examples:
+            >>> from PIL import Image
+            >>> encoded = load("compact", device="cpu").encode(Image.new("RGB", (64, 48), "skyblue"))
+            >>> encoded.ground("a [blue sky] and [white clouds]")[1].text
+            'white clouds'
         """
-        return self.ground_request(read_caption(caption, spans, empties), threshold, rounds)
+        parsed = parse_caption(caption, spans=spans, all_phrases=all_phrases)
+        return self.ground_phrases(parsed, threshold=threshold, keep_rounds=keep_rounds)
 
-    def ground_request(
-        self, request: Request, threshold: float | None = None, rounds: bool = False
+    def ground_phrases(
+        self, caption: Caption, *, threshold: float | None = None, keep_rounds: bool = False
     ) -> Grounding:
-        """Ground a caption whose phrases are known."""
-        grounder = self.encoded.grounder
-        (found,) = grounder._ground(self.encoded, [request], grounder._threshold(threshold), rounds)
+        """Ground a caption whose phrases are known.
+
+        Args:
+            caption: What `parse_caption` returns.
+            threshold: As in `ground`.
+            keep_rounds: As in `ground`.
+
+        Returns:
+            A mask, a score and a box for every phrase.
+
+        Raises:
+            InputError: The threshold is not between 0 and 1.
+        """
+        threshold = self.grounder.checked_threshold(threshold)
+        queries, maps = self.maps(caption.text, caption.spans)
+        steps = range(len(maps.H)) if keep_rounds else [len(maps.H) - 1]
+        responses = [queries.phrase_maps(maps.H[step].sigmoid()).cpu().numpy() for step in steps]  # (P, H, W)
+        phrases = tuple(
+            PhrasePrediction(phrase, response, self.geometry, threshold)
+            for phrase, response in zip(
+                caption.phrases, self.grounder.postprocess(responses[-1]), strict=True
+            )
+        )
+        rounds = self._rounds(queries, maps, responses) if keep_rounds else ()
+        return Grounding(
+            self.image,
+            caption.text,
+            phrases,
+            threshold,
+            skipped=caption.skipped,
+            rounds=rounds,
+            image_name=self.name,
+            model=self.grounder.name,
+        )
+
+    @torch.inference_mode()
+    def maps(self, caption: str, spans: Sequence[Span]) -> tuple[Queries, Maps]:
+        """The raw matching maps of every round, (M, H, W) for the M queries that the spans own."""
+        model = self.grounder.model
+        queries = model.text_encoder([model.text_encoder.tokenize(caption, spans)])
+        return queries, model.head.ground(self.pixels, queries.vectors, queries.counts)
+
+    def responses(self, caption: str, spans: Sequence[Span]) -> Map:
+        """Probabilities of each span at the network's stride, (P, H, W), before post-processing."""
+        queries, maps = self.maps(caption, spans)
+        found: Map = queries.phrase_maps(maps.H[-1].sigmoid()).cpu().numpy()
         return found
+
+    def _rounds(self, queries: Queries, maps: Maps, responses: Sequence[Map]) -> tuple[Round, ...]:
+        rows = np.split(np.arange(len(queries.vectors)), np.cumsum(queries.sizes)[:-1])  # of each phrase
+        width = self.geometry.map_size[1]
+        points = [
+            tuple(self.geometry.points(indices[own].cpu().numpy(), width) for own in rows)
+            for indices in maps.indices
+        ]
+        points += [()] * (len(responses) - len(points))  # none follows the last round
+        return tuple(Round(response, own) for response, own in zip(responses, points, strict=True))
+
+
+def has_bfloat16() -> bool:
+    """Whether the processor has bfloat16 instructions; without them bfloat16 is slower than float32."""
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing before torch 2.8
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
+
+
+def _single(pixels: PixelFeatures, index: int, geometry: MapGeometry) -> PixelFeatures:
+    """The pixels of one image of a batch, without what pads it to the batch."""
+    height, width = geometry.map_size
+    rounds = tuple(F[index : index + 1, :, :height, :width].contiguous() for F in pixels.rounds)
+    valid = pixels.valid_sizes and ValidSizes(((height, width),), pixels.valid_sizes.stride)
+    return PixelFeatures(rounds, valid)

@@ -15,12 +15,12 @@ AROUND = np.array([np.zeros((3, 3)), np.ones((3, 3)), np.zeros((3, 3))])  # eigh
 UNDER = 0.9  # of the threshold: what a weak part is brought to
 
 
-def settled(responses: Map, threshold: float, edge: float, peak: float) -> Map:
+def postprocess(responses: Map, threshold: float, edge: float, peak: float) -> Map:
     """Maps (P, H, W) that the threshold cuts as a model's `edge` and `peak` ask."""
-    return strong_parts(own_edges(responses, threshold, edge), threshold, peak)
+    return apply_hysteresis(apply_relative_threshold(responses, threshold, edge), threshold, peak)
 
 
-def own_edges(responses: Map, threshold: float, edge: float) -> Map:
+def apply_relative_threshold(responses: Map, threshold: float, edge: float) -> Map:
     """Maps (P, H, W) bent so that each crosses the threshold where it has `edge` of its highest response.
 
     A map that nowhere passes the threshold stays as it is: what is not there gets no mask.
@@ -32,7 +32,7 @@ def own_edges(responses: Map, threshold: float, edge: float) -> Map:
     return (responses ** np.where(highest > threshold, power, 1)).astype(np.float32, copy=False)
 
 
-def strong_parts(responses: Map, threshold: float, peak: float) -> Map:
+def apply_hysteresis(responses: Map, threshold: float, peak: float) -> Map:
     """Maps (P, H, W) without weak parts: those over the threshold that nowhere reach `peak` of the highest.
 
     What is left out comes to lie a little under the threshold, so that rounding does not bring it back.
@@ -56,15 +56,15 @@ class Measured(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Frame:
+class MapGeometry:
     """How maps lie over a photo: the photo covers the upper left of the grid, padding the rest."""
 
     height: int  # the caller's pixels
     width: int
-    grid: tuple[int, int]  # cells of a map
-    covered: tuple[float, float]  # of these the photo's own, which may end within a cell
+    map_size: tuple[int, int]  # height and width of a map
+    content_size: tuple[float, float]  # the part of it that the image covers, in fractions of a cell
 
-    def resized(self, height: int, width: int) -> "Frame":
+    def resized(self, height: int, width: int) -> "MapGeometry":
         """The same photo in another size."""
         return replace(self, height=height, width=width)
 
@@ -119,8 +119,8 @@ class Frame:
     def points(self, flat: NDArray[np.int64], width: int) -> NDArray[np.float32]:
         """Centres (x, y) in the caller's pixels of flat cells of a map `width` wide; padding is left out."""
         y, x = np.divmod(np.unique(flat), width)
-        x = (x + 0.5) * self.width / self.covered[1]
-        y = (y + 0.5) * self.height / self.covered[0]
+        x = (x + 0.5) * self.width / self.content_size[1]
+        y = (y + 0.5) * self.height / self.content_size[0]
         own = (x < self.width) & (y < self.height)
         return np.stack([x[own], y[own]], 1).astype(np.float32)  # (n, 2)
 
@@ -128,15 +128,15 @@ class Frame:
         self, axis: int, size: int, start: int, stop: int
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], Map]:
         """Of each pixel the two cells it lies between and how far it is from the first."""
-        at = (np.arange(start, stop) + 0.5) * (self.covered[axis] / size) - 0.5
-        at = at.clip(0, self.grid[axis] - 1)
+        at = (np.arange(start, stop) + 0.5) * (self.content_size[axis] / size) - 0.5
+        at = at.clip(0, self.map_size[axis] - 1)
         before = at.astype(np.intp)
-        after = np.minimum(before + 1, self.grid[axis] - 1)
+        after = np.minimum(before + 1, self.map_size[axis] - 1)
         return before, after, (at - before).astype(np.float32)
 
     def _extent(self, axis: int, size: int, cells: NDArray[np.intp]) -> tuple[int, int]:
         """The pixels that any of the marked cells reaches."""
-        scale = size / self.covered[axis]
+        scale = size / self.content_size[axis]
         start = int(np.floor((cells[0] - 0.5) * scale - 0.5))
         stop = int(np.ceil((cells[-1] + 1.5) * scale - 0.5)) + 1
         return min(max(start, 0), size - 1), max(min(stop, size), 1)

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ppmn.config import ResNetConfig
 from ppmn.errors import InputError
 from ppmn.files import replacing
-from ppmn.model.network import PPMN, Pixels
+from ppmn.model.network import PPMN, PixelFeatures
 
 OPSET = 20
 
@@ -32,7 +33,7 @@ class ImageSide(nn.Module):
         self.encoder, self.head = model.image_encoder, model.head
         mean = getattr(self.encoder, "mean", torch.zeros(3, 1, 1))
         config = model.config.image
-        flips = config.kind == "resnet" and config.form == "detectron2"
+        flips = isinstance(config, ResNetConfig) and config.form == "detectron2"
         self.register_buffer("mean", mean.flip(0) if flips else mean.clone())  # RGB
 
     def forward(self, photo: Tensor, size: Tensor) -> tuple[Tensor, ...]:
@@ -41,7 +42,7 @@ class ImageSide(nn.Module):
         columns = torch.arange(photo.shape[2], device=photo.device) < size[1]
         inside = rows[:, None] & columns  # (H, W)
         padded = torch.where(inside, photo, self.mean)  # normalised this is nought, as the encoder pads
-        return self.head.look(self.encoder([padded])).rounds  # L + 1 of (1, C, H/stride, W/stride)
+        return self.head.encode(self.encoder([padded])).rounds  # L + 1 of (1, C, H/stride, W/stride)
 
 
 class PhraseSide(nn.Module):
@@ -52,7 +53,7 @@ class PhraseSide(nn.Module):
         self.head = model.head
 
     def forward(self, vectors: Tensor, pixels: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        maps = self.head.ground(Pixels(pixels), vectors, [vectors.shape[0]])
+        maps = self.head.ground(PixelFeatures(pixels), vectors, [vectors.shape[0]])
         H = torch.stack(maps.H)  # (L + 1, M, H, W)
         return (H, torch.stack(maps.indices)) if maps.indices else (H,)  # (L, M, S)
 
@@ -83,7 +84,7 @@ def export_onnx(model: PPMN, folder: Path) -> list[Path]:
 
 def export_image(model: PPMN, file: Path) -> tuple[Tensor, ...]:
     """Write the image side; returns the pixels of the photo it was traced with."""
-    cell, side = model.image_encoder.padded(1, 1)[0], ImageSide(model)
+    cell, side = model.image_encoder.padded_size(1, 1)[0], ImageSide(model)
     photo, size = torch.rand(3, 6 * cell, 7 * cell) * 255, torch.tensor([5 * cell, 6 * cell])
     rows, columns = torch.export.Dim("rows", min=1), torch.export.Dim("columns", min=1)
     shapes = {"photo": {1: cell * rows, 2: cell * columns}, "size": None}
@@ -143,10 +144,10 @@ def _each(shape: Any) -> tuple[dict[int, Any], ...]:
 
 
 def _description(model: PPMN) -> dict[str, Any]:
-    config, multiple = model.config, model.image_encoder.padded(1, 1)[0]
+    config, multiple = model.config, model.image_encoder.padded_size(1, 1)[0]
     return {
         "photo": f"float32 (3, H, W), RGB from 0 to 255; H and W multiples of {multiple}, the photo in the "
-        f"upper left, its shorter side {config.image.short} unless the longer would pass {config.image.long}",
+        f"upper left, its shorter side {config.short_side} unless the longer would pass {config.long_side}",
         "size": "int64 (2,), the photo's own height and width in it",
         "vectors": f"float32 (M, {model.text_encoder.channels}), a query a "
         + ("word piece" if config.query == "word" else "phrase"),

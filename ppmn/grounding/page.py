@@ -31,7 +31,7 @@ def page(grounding: Grounding) -> str:
 
 
 def _data(grounding: Grounding) -> dict[str, Any]:
-    photo = reduced(grounding.photo, SIDE)
+    photo = reduced(grounding.image, SIDE)
     buffer = io.BytesIO()
     photo.save(buffer, "JPEG", quality=88)
     frame = grounding[0].frame
@@ -41,8 +41,8 @@ def _data(grounding: Grounding) -> dict[str, Any]:
         "width": photo.width,
         "height": photo.height,
         "threshold": grounding.threshold,
-        "grid": frame.grid,
-        "covered": frame.covered,
+        "grid": frame.map_size,
+        "covered": frame.content_size,
         "phrases": [_phrase(grounding, number) for number in range(len(grounding))],
     }
 

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from ppmn.errors import InputError
-from ppmn.grounding.maps import Frame
-from ppmn.grounding.result import Grounding, PhraseGrounding
+from ppmn.grounding.maps import MapGeometry
+from ppmn.grounding.result import Grounding, PhrasePrediction
 
 # Okabe and Ito's palette for all kinds of colour vision, and three of Paul Tol's muted ones.
 PALETTE = (
@@ -38,7 +38,7 @@ def overlay(
     outline: bool = True,
 ) -> Image.Image:
     """Large masks below small ones, each outlined and with its number and words where it responds most."""
-    photo = reduced(grounding.photo, side)
+    photo = reduced(grounding.image, side)
     frames = [p.frame.resized(photo.height, photo.width) for p in grounding]
     canvas = np.array(photo)
     order = sorted(range(len(grounding)), key=lambda n: -int((grounding[n].map > grounding.threshold).sum()))
@@ -72,8 +72,8 @@ def reduced(photo: Image.Image, side: int | None) -> Image.Image:
 
 def paint(
     canvas: NDArray[np.uint8],
-    phrase: PhraseGrounding,
-    frame: Frame,
+    phrase: PhrasePrediction,
+    frame: MapGeometry,
     rgb: tuple[int, int, int],
     opacity: float = OPACITY,
     outline: bool = True,
@@ -95,16 +95,16 @@ def paint(
             within[inside & ~inner[row]] = rgb
 
 
-def peak(phrase: PhraseGrounding, frame: Frame) -> tuple[int, int]:
+def peak(phrase: PhrasePrediction, frame: MapGeometry) -> tuple[int, int]:
     """A pixel well inside the mask: where the response is high all around."""
-    rows, columns = (max(1, math.floor(c)) for c in frame.covered)
+    rows, columns = (max(1, math.floor(c)) for c in frame.content_size)
     response = phrase.map[:rows, :columns]
     around = Image.fromarray(np.rint(response * 255).astype(np.uint8)).filter(
         ImageFilter.BoxBlur(min(rows, columns) / 10)
     )
     inside = np.where(response > phrase.threshold, np.asarray(around).astype(int), -1)
     y, x = divmod(int(np.argmax(inside)), columns)
-    ((x, y),) = frame.points(np.array([y * frame.grid[1] + x]), frame.grid[1])
+    ((x, y),) = frame.points(np.array([y * frame.map_size[1] + x]), frame.map_size[1])
     return int(x), int(y)
 
 
@@ -137,7 +137,7 @@ def figure(grounding: Grounding) -> Image.Image:
     """A row a phrase: the photo, the response and the pixels of each round, and the mask."""
     if not grounding.rounds:
         raise InputError("the rounds were not kept: ground with rounds=True")
-    thumb = reduced(grounding.photo, TILE)
+    thumb = reduced(grounding.image, TILE)
     rows = min(len(grounding), ROWS)
     columns = len(grounding.rounds) + 2
     width, height = thumb.width + MARGIN, thumb.height + LINE + MARGIN
@@ -159,7 +159,7 @@ def _tiles(grounding: Grounding, number: int, thumb: Image.Image) -> list[Image.
     phrase, rgb = grounding[number], colour(number)
     frame = phrase.frame.resized(thumb.height, thumb.width)
     tiles = [thumb]
-    scale = thumb.width / grounding.photo.width
+    scale = thumb.width / grounding.image.width
     for step in grounding.rounds:
         heat = frame.response(step.maps[number])[..., None]
         grey = np.asarray(thumb.convert("L"))[..., None] * 0.5

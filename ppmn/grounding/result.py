@@ -12,7 +12,7 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from ppmn.errors import InputError
-from ppmn.grounding.maps import Box, Frame, Map, Measured
+from ppmn.grounding.maps import Box, Map, MapGeometry, Measured
 from ppmn.phrases.rules import Phrase
 
 MOST_DENSE = 2_000_000_000  # bytes of dense masks that are made at once
@@ -27,12 +27,12 @@ class Round:
 
 
 @dataclass(frozen=True, eq=False)
-class PhraseGrounding:
+class PhrasePrediction:
     """A phrase and where it is; everything of the photo's size is made when it is asked for."""
 
     phrase: Phrase
     map: Map = field(repr=False)  # (H, W), probabilities at the network's stride
-    frame: Frame = field(repr=False)
+    frame: MapGeometry = field(repr=False)
     threshold: float
 
     @property
@@ -83,27 +83,27 @@ class PhraseGrounding:
 class Grounding:
     """A caption on a photo; iterate it for its phrases."""
 
-    photo: Image.Image = field(repr=False)  # upright, RGB
+    image: Image.Image = field(repr=False)  # upright, RGB
     caption: str
-    phrases: tuple[PhraseGrounding, ...]
+    phrases: tuple[PhrasePrediction, ...]
     threshold: float
     skipped: tuple[Phrase, ...] = ()  # phrases that name no object
     rounds: tuple[Round, ...] = field(default=(), repr=False)  # H^0 .. H^L, where they were asked for
-    photo_name: str | None = None
+    image_name: str | None = None
     model: str = ""
 
     def __len__(self) -> int:
         return len(self.phrases)
 
-    def __iter__(self) -> Iterator[PhraseGrounding]:
+    def __iter__(self) -> Iterator[PhrasePrediction]:
         return iter(self.phrases)
 
-    def __getitem__(self, index: int) -> PhraseGrounding:
+    def __getitem__(self, index: int) -> PhrasePrediction:
         return self.phrases[index]
 
     def panoptic(self) -> NDArray[np.int32]:
         """Each pixel to the phrase that responds most, 1, 2, ... in order; 0 is void. Overlaps are lost."""
-        best = np.zeros((self.photo.height, self.photo.width), np.float32)
+        best = np.zeros((self.image.height, self.image.width), np.float32)
         ids = np.zeros(best.shape, np.int32)
         for number, phrase in enumerate(self.phrases, 1):
             for where, values in phrase.frame.bands(phrase.map, self.threshold):
@@ -179,10 +179,10 @@ class Grounding:
         except ImportError as error:
             raise InputError("supervision is not installed: pip install 'ppmn[supervision]'") from error
         found = [p for p in self.phrases if p.area]
-        size = len(found) * self.photo.width * self.photo.height
+        size = len(found) * self.image.width * self.image.height
         if size > MOST_DENSE:
             raise InputError(
-                f"{len(found)} dense masks of {self.photo.width} x {self.photo.height} would take "
+                f"{len(found)} dense masks of {self.image.width} x {self.image.height} would take "
                 f"{size / 1e9:.1f} GB, more than {MOST_DENSE / 1e9:.0f}: use to_coco()"
             )
         if not found:
@@ -232,9 +232,9 @@ class Grounding:
     def _image(self, image_id: int) -> dict[str, Any]:
         return {
             "id": image_id,
-            "file_name": Path(self.photo_name or "photo").name,
-            "width": self.photo.width,
-            "height": self.photo.height,
+            "file_name": Path(self.image_name or "image").name,
+            "width": self.image.width,
+            "height": self.image.height,
             "caption": self.caption,
         }
 

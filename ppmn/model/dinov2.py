@@ -11,16 +11,14 @@ from typing import Any
 
 import torch
 import torch.nn.functional as fn
-from PIL import Image
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, Dinov2Config, Dinov2Model
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from ppmn.config import ImageConfig
+from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
-from ppmn.model.neck import Pyramid
-from ppmn.model.resnet import Features, as_tensor, brought_to
+from ppmn.model.pyramid import Features, Pyramid
 
 PATCH = 14
 CELL = 2 * PATCH  # of p5
@@ -96,11 +94,12 @@ class Adapter(nn.Module):
 class Dinov2FPN(nn.Module):
     """Photos -> p2..p5; photos are brought to multiples of two patches, so that nothing is padded."""
 
-    stride = 7  # of F, in prepared pixels
+    stride = 7  # of F, in pixels of the resized image
+    multiple = CELL
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, config: ImageConfig) -> None:
+    def __init__(self, config: DINOv2Config) -> None:
         super().__init__()
         self.config, self.channels = config, config.channels
         self.vit = Dinov2Model(SHAPE)
@@ -110,18 +109,9 @@ class Dinov2FPN(nn.Module):
         self.register_buffer("mean", rgb[0], persistent=False)
         self.register_buffer("deviation", rgb[1], persistent=False)
 
-    def size_for(self, height: int, width: int) -> tuple[int, int]:
-        """The size that a photo is brought to, in whole pairs of patches."""
-        height, width = brought_to(height, width, self.config)
-        return max(round(height / CELL), 1) * CELL, max(round(width / CELL), 1) * CELL
-
-    def padded(self, height: int, width: int) -> tuple[int, int]:
+    def padded_size(self, height: int, width: int) -> tuple[int, int]:
         """The next whole pairs of patches: a prepared photo itself."""
         return math.ceil(height / CELL) * CELL, math.ceil(width / CELL) * CELL
-
-    def prepare(self, photo: Image.Image) -> Tensor:
-        """An RGB photo as the encoder wants it, uint8 (3, h, w)."""
-        return as_tensor(photo, self.size_for(photo.height, photo.width))
 
     def forward(self, photos: Sequence[Tensor]) -> Pyramid:
         """Prepared photos of any sizes -> their pyramids in one batch."""
@@ -137,7 +127,7 @@ class Dinov2FPN(nn.Module):
             states = run(blocks, embed((x - self.mean) / self.deviation))
             for row, index in enumerate(indices):
                 tokens = [states[layer][row, 1:].T.unflatten(1, grid) for layer in self.kept]
-                first = {"class": states[-1][row, 0]} if self.config.tuned else {}  # (384,)
+                first = {"class": states[-1][row, 0]} if self.config.trainable_blocks else {}  # (384,)
                 alone[index] = {"tokens": torch.stack(tokens), **first}  # (kept, 384, h, w)
         return [alone[index] for index in range(len(photos))]
 
@@ -146,7 +136,7 @@ class Dinov2FPN(nn.Module):
         alone: dict[int, tuple[Tensor, ...]] = {}
         for indices in alike([photo["tokens"] for photo in features]):
             tokens = torch.stack([features[i]["tokens"] for i in indices])  # (B, kept, 384, h, w)
-            if self.config.tuned:
+            if self.config.trainable_blocks:
                 tokens = self.tune(tokens, torch.stack([features[i]["class"] for i in indices]))
             levels = self.adapter(tokens)
             alone |= zip(indices, zip(*(level.unbind() for level in levels), strict=True), strict=True)
@@ -155,7 +145,7 @@ class Dinov2FPN(nn.Module):
     def tune(self, tokens: Tensor, first: Tensor) -> Tensor:
         """Kept tokens, the last of them with their class token -> the tokens of all chosen layers."""
         grid, last = tokens.shape[3:], tokens[:, -1].flatten(2).transpose(1, 2)  # (B, h w, 384)
-        states = run(self.tuned, torch.cat([first[:, None], last], 1))
+        states = run(self.trainable, torch.cat([first[:, None], last], 1))
         found = dict(zip(self.kept, tokens.unbind(1), strict=True))
         for layer, state in enumerate(states[1:], self.kept[-1] + 1):
             found[layer] = state[:, 1:].transpose(1, 2).unflatten(2, grid)  # (B, 384, h, w)
@@ -164,29 +154,30 @@ class Dinov2FPN(nn.Module):
     @property
     def frozen(self) -> nn.ModuleList:
         """The embeddings and the blocks that no training changes."""
-        return nn.ModuleList([self.vit.embeddings, *self.vit.encoder.layer[: BLOCKS - self.config.tuned]])
+        return nn.ModuleList(
+            [self.vit.embeddings, *self.vit.encoder.layer[: BLOCKS - self.config.trainable_blocks]]
+        )
 
     @property
-    def tuned(self) -> nn.ModuleList:
+    def trainable(self) -> nn.ModuleList:
         """The last blocks, which are trained with the pyramid."""
-        return self.vit.encoder.layer[BLOCKS - self.config.tuned :]
+        return self.vit.encoder.layer[BLOCKS - self.config.trainable_blocks :]
 
     @property
     def kept(self) -> tuple[int, ...]:
         """The layers whose tokens `features` gives: chosen ones, and what the tuned blocks go on from."""
-        last = BLOCKS - self.config.tuned
+        last = BLOCKS - self.config.trainable_blocks
         chosen = {layer for layer in self.config.layers if layer <= last}
-        return tuple(sorted(chosen | ({last} if self.config.tuned else set())))
+        return tuple(sorted(chosen | ({last} if self.config.trainable_blocks else set())))
 
-    def makes_features(self) -> tuple[nn.Module, str]:
-        """The module that `features` come from, and what else decides them; the adapter does not."""
-        return self.frozen, f"dinov2 {self.config.short} {self.config.long} {self.kept}"
+    def frozen_part(self) -> tuple[nn.Module, str]:
+        """The module that `features` runs, and what else decides its output; the adapter does not."""
+        return self.frozen, f"dinov2 {self.kept}"
 
-    def values(self, height: int, width: int) -> int:
-        """How many numbers `features` makes of a photo of this size."""
-        height, width = self.size_for(height, width)
+    def feature_count(self, height: int, width: int) -> int:
+        """How many numbers `features` makes of a resized image of this size."""
         tokens = len(self.kept) * (height // PATCH) * (width // PATCH)
-        return WIDTH * (tokens + (1 if self.config.tuned else 0))
+        return WIDTH * (tokens + (1 if self.config.trainable_blocks else 0))
 
 
 def run(blocks: Iterable[nn.Module], state: Tensor) -> list[Tensor]:

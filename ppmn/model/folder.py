@@ -6,7 +6,7 @@ holds only the tensors that differ, and `config.json` the sha256 of the file tha
 
 import hashlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ppmn.config import ModelConfig
+from ppmn.config import DINOv2Config, ModelConfig
 from ppmn.errors import InputError
 from ppmn.files import replacing
 from ppmn.model import dinov2
@@ -26,13 +26,13 @@ from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import PACKAGE, TextEncoder, resolve
 
-SHIPPED = ("compact",)
-WEIGHTS, CONFIG, TEXT = "model.safetensors", "config.json", "text"
+SHIPPED_MODELS = ("compact",)
+MODEL_FILE, CONFIG_FILE, TEXT_FOLDER = "model.safetensors", "config.json", "text"
 
 
 def model_folder(name_or_dir: str | Path) -> Path:
     """The folder behind every `--model`: a shipped model by its name, or a folder."""
-    if name_or_dir in SHIPPED:
+    if name_or_dir in SHIPPED_MODELS:
         folder = Path(__file__).parents[1] / "weights" / str(name_or_dir)
         if not folder.is_dir():
             raise InputError(f"the model {name_or_dir} is not part of this installation of ppmn")
@@ -40,55 +40,58 @@ def model_folder(name_or_dir: str | Path) -> Path:
     folder = Path(name_or_dir).expanduser()
     if not folder.is_dir():
         raise InputError(
-            f"{name_or_dir} is neither a model folder nor a shipped model ({', '.join(SHIPPED)})"
+            f"{name_or_dir} is neither a model folder nor a shipped model ({', '.join(SHIPPED_MODELS)})"
         )
     return folder
 
 
-def build(config: ModelConfig) -> PPMN:
+def build_model(config: ModelConfig) -> PPMN:
     """A model with fresh weights; encoders that have base weights start from those."""
-    return PPMN(image_encoder(config), text_encoder(config), config)
+    return PPMN(build_image_encoder(config), build_text_encoder(config), config)
 
 
-def image_encoder(config: ModelConfig) -> nn.Module:
-    if config.image.kind == "dinov2":
+def build_image_encoder(config: ModelConfig) -> ResNetFPN | Dinov2FPN:
+    if isinstance(config.image, DINOv2Config):
         return Dinov2FPN(config.image)
     return ResNetFPN(config.image, config.count_padding)
 
 
-def text_encoder(config: ModelConfig, weights: bool = True) -> nn.Module:
+def build_text_encoder(config: ModelConfig, weights: bool = True) -> nn.Module:
     return TextEncoder.from_source(config.text.source, config.query, weights)
 
 
-ENCODERS = {"image": image_encoder, "text": text_encoder}
+ENCODERS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+    "image": build_image_encoder,
+    "text": build_text_encoder,
+}
 BASE_NAMES = {"image": "image_encoder.vit.", "text": "text_encoder."}  # of what base weights fill
 
 
-def bases(config: ModelConfig) -> dict[str, Path]:
+def base_weights(config: ModelConfig) -> dict[str, Path]:
     """The parts whose base weights are installed, each with the file that holds them."""
     installed = {}
-    if config.image.kind == "dinov2":
+    if isinstance(config.image, DINOv2Config):
         installed["image"] = dinov2.WEIGHTS
     if config.text.source.startswith(PACKAGE):
-        installed["text"] = Path(resolve(config.text.source)) / WEIGHTS
+        installed["text"] = Path(resolve(config.text.source)) / MODEL_FILE
     return installed
 
 
-def save(model: PPMN, folder: Path, half: bool = False) -> None:
+def save_model(model: PPMN, folder: Path, half: bool = False) -> None:
     """Write a model folder, `half` in half precision; every file is written aside and put in place whole."""
     config = model.config
-    for part, file in bases(config).items():
+    for part, file in base_weights(config).items():
         config = replace(config, **{part: replace(getattr(config, part), sha256=sha256(file))})
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not config.text.source.startswith(PACKAGE):
-            save_text(model.text_encoder, folder / TEXT)
-            config = replace(config, text=replace(config.text, source=TEXT, sha256=""))
-        with replacing(folder / WEIGHTS) as part_file:
+            save_text(model.text_encoder, folder / TEXT_FOLDER)
+            config = replace(config, text=replace(config.text, source=TEXT_FOLDER, sha256=""))
+        with replacing(folder / MODEL_FILE) as part_file:
             own = own_tensors(model)
             own = {name: tensor.half() for name, tensor in own.items()} if half else own
             save_file(own, part_file, metadata={"format": "pt"})
-        with replacing(folder / CONFIG) as part_file:
+        with replacing(folder / CONFIG_FILE) as part_file:
             config.save(part_file)
     except (OSError, SafetensorError) as error:
         raise InputError(f"the model could not be written to {folder} ({error})") from error
@@ -107,7 +110,7 @@ def save_text(encoder: TextEncoder, folder: Path) -> None:
 def own_tensors(model: PPMN) -> dict[str, Tensor]:
     """All tensors but those that equal the installed base weights."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    for part in bases(model.config):
+    for part in base_weights(model.config):
         for name, base in ENCODERS[part](model.config).state_dict(prefix=f"{part}_encoder.").items():
             ours = state[name]
             if name.startswith(BASE_NAMES[part]) and ours.dtype == base.dtype and torch.equal(ours, base):
@@ -117,16 +120,16 @@ def own_tensors(model: PPMN) -> dict[str, Tensor]:
 
 def read_config(folder: Path) -> ModelConfig:
     """A model folder's configuration; a text encoder of its own is found inside of the folder."""
-    config = ModelConfig.load(folder / CONFIG)
-    if "text" in bases(config):
+    config = ModelConfig.load(folder / CONFIG_FILE)
+    if "text" in base_weights(config):
         return config
     return replace(config, text=replace(config.text, source=str(own_text(folder, config))))
 
 
-def load(folder: Path) -> PPMN:
+def load_model(folder: Path) -> PPMN:
     """Read a model folder, on the CPU, for inference; what does not fit is refused by name."""
     config = read_config(folder)
-    installed = bases(config)
+    installed = base_weights(config)
     for part, file in installed.items():
         recorded, found = getattr(config, part).sha256, sha256(file)
         if recorded and recorded != found:
@@ -134,8 +137,15 @@ def load(folder: Path) -> PPMN:
                 f"{folder} was saved with {part} weights of sha256 {recorded}, but {file} has {found}"
             )
     with Undrawn():
-        model = PPMN(image_encoder(config), text_encoder(config, weights="text" in installed), config)
-    fit(model, read(folder / WEIGHTS), str(folder / WEIGHTS), tuple(BASE_NAMES[part] for part in installed))
+        model = PPMN(
+            build_image_encoder(config), build_text_encoder(config, weights="text" in installed), config
+        )
+    copy_tensors(
+        model,
+        read_tensors(folder / MODEL_FILE),
+        str(folder / MODEL_FILE),
+        tuple(BASE_NAMES[part] for part in installed),
+    )
     return model.eval()
 
 
@@ -164,7 +174,7 @@ def own_text(folder: Path, config: ModelConfig) -> Path:
     return text
 
 
-def read(file: Path) -> dict[str, Tensor]:
+def read_tensors(file: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file."""
     try:
         return load_file(file)
@@ -174,7 +184,9 @@ def read(file: Path) -> dict[str, Tensor]:
         raise InputError(f"{file} is truncated or not a safetensors file ({error})") from error
 
 
-def fit(model: nn.Module, tensors: Mapping[str, Tensor], where: str, optional: tuple[str, ...] = ()) -> None:
+def copy_tensors(
+    model: nn.Module, tensors: Mapping[str, Tensor], where: str, optional: tuple[str, ...] = ()
+) -> None:
     """Copy tensors into a model, in its own precision; what is missing, left over or misshapen is refused."""
     expected = model.state_dict()
     missing = [name for name in expected if name not in tensors and not name.startswith(optional or "\0")]

@@ -8,7 +8,8 @@ import torch.nn.functional as fn
 from torch import Tensor, nn
 
 from ppmn.config import ModelConfig
-from ppmn.model.neck import Cells
+from ppmn.model.preprocess import Size
+from ppmn.model.pyramid import ValidSizes
 
 
 def blur(H: Tensor) -> Tensor:
@@ -45,11 +46,11 @@ def top_pixels(H: Tensor, S: int, sizes: Tensor | None) -> tuple[Tensor, Tensor 
     return indices.clamp(max=height * width - 1), values == -math.inf
 
 
-def pooled_pixels(H: Tensor, S: int, counts: Sequence[int], cells: Cells) -> Tensor:
+def pooled_pixels(H: Tensor, S: int, counts: Sequence[int], sizes: Sequence[Size]) -> Tensor:
     """MaxPool(H, S): the best pixel of each of S cells, more of them along the longer side."""
     few = max(n for n in range(1, math.isqrt(S) + 1) if S % n == 0)
     indices, width = [], H.shape[-1]
-    for h, (height, valid) in zip(H.split(list(counts)), cells, strict=True):
+    for h, (height, valid) in zip(H.split(list(counts)), sizes, strict=True):
         grid = (few, S // few) if valid >= height else (S // few, few)
         _, flat = fn.adaptive_max_pool2d(h[:, :height, :valid], grid, return_indices=True)
         indices.append((flat // valid * width + flat % valid).flatten(1))
@@ -57,17 +58,16 @@ def pooled_pixels(H: Tensor, S: int, counts: Sequence[int], cells: Cells) -> Ten
 
 
 def compatible_pixels(
-    H: Tensor, config: ModelConfig, counts: Sequence[int], cells: Cells | None
+    H: Tensor, config: ModelConfig, counts: Sequence[int], valid_sizes: ValidSizes | None
 ) -> tuple[Tensor, Tensor | None]:
     """H_index of every query, (M, S), and which are missing where fewer than S pixels are valid."""
     H = H.detach()
     if config.selection == "maxpool":
-        return pooled_pixels(
-            H, config.pixels, counts, cells or [(H.shape[1], H.shape[2])] * len(counts)
-        ), None
+        whole = [(H.shape[1], H.shape[2])] * len(counts)
+        return pooled_pixels(H, config.pixels, counts, valid_sizes.sizes if valid_sizes else whole), None
     sizes = None
-    if cells is not None and any(cell != tuple(H.shape[-2:]) for cell in cells):
-        sizes = torch.tensor(cells, device=H.device).repeat_interleave(
+    if valid_sizes is not None and any(size != tuple(H.shape[-2:]) for size in valid_sizes.sizes):
+        sizes = torch.tensor(valid_sizes.sizes, device=H.device).repeat_interleave(
             torch.tensor(counts, device=H.device), dim=0, output_size=len(H)
         )  # (M, 2)
     return top_pixels(H, config.pixels, sizes)
@@ -95,7 +95,7 @@ class MCA(nn.Module):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
-        C, released = config.channels, config.wiring == "released"
+        C, released = config.channels, config.variant == "released"
         self.heads = config.heads
         self.scale = math.sqrt(C / config.heads if released else C)
         self.query = nn.Linear(C, C, bias=released)

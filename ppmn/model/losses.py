@@ -49,9 +49,8 @@ def ppm_losses(
     rows: float | None = None,
 ) -> list[RoundLoss]:
     """BCE and Dice of every supervised round, at the resolution of Y (M, h, w)."""
-    supervised = maps if config.supervised_rounds == "all" else maps[:-1]
     losses = []
-    for raw in supervised:
+    for raw in maps:
         H = raw
         if H.shape[-2:] != Y.shape[-2:]:
             H = fn.interpolate(H[None], Y.shape[-2:], mode="bilinear", align_corners=False)[0]

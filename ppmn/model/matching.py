@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ppmn.model.neck import group_norm
+from ppmn.model.pyramid import group_norm
 
 
 def match(R: Tensor, F: Tensor, counts: Sequence[int]) -> Tensor:

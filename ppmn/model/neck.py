@@ -1,62 +1,20 @@
 """The semantic FPN neck: p2..p5 become one map F at twice p2's stride (section 3.1)."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as fn
 from torch import Tensor, nn
 
-Cells = Sequence[tuple[int, int]]
+from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm
 
 
-@dataclass(frozen=True)
-class Pyramid:
-    """p2..p5 of a batch; `cells` is each photo's valid (height, width) at p5, None where padding counts."""
-
-    levels: tuple[Tensor, Tensor, Tensor, Tensor]  # (B, C_v, 8h, 8w) .. (B, C_v, h, w)
-    cells: Cells | None = None
-
-    @classmethod
-    def of(cls, photos: Sequence[Sequence[Tensor]]) -> "Pyramid":
-        """A batch of photos' own levels, (C_v, 8h, 8w) .. (C_v, h, w) each, padded to the largest."""
-        cells = [(levels[3].shape[1], levels[3].shape[2]) for levels in photos]
-        largest = (max(h for h, _ in cells), max(w for _, w in cells))
-        batch: list[list[Tensor]] = [[], [], [], []]
-        for levels, (h, w) in zip(photos, cells, strict=True):
-            for level, mine, scale in zip(levels, batch, (8, 4, 2, 1), strict=True):
-                beyond = (0, (largest[1] - w) * scale, 0, (largest[0] - h) * scale)
-                mine.append(fn.pad(level, beyond) if any(beyond) else level)
-        p2, p3, p4, p5 = map(torch.stack, batch)
-        return cls((p2, p3, p4, p5), cells)
-
-    def float(self) -> "Pyramid":
-        """In single precision, whatever the encoder computed in."""
-        p2, p3, p4, p5 = (level.float() for level in self.levels)
-        return Pyramid((p2, p3, p4, p5), self.cells)
-
-    def mask(self, level: int) -> Tensor | None:
-        """Which pixels of a level are a photo's own, (B, 1, H, W); None where all of them are."""
-        scale, (height, width) = 2 ** (3 - level), self.levels[level].shape[-2:]
-        if self.cells is None or all((h * scale, w * scale) == (height, width) for h, w in self.cells):
-            return None
-        return valid_mask([(h * scale, w * scale) for h, w in self.cells], height, width, self.levels[level])
-
-
-def valid_mask(sizes: Cells, height: int, width: int, like: Tensor) -> Tensor:
-    """Ones inside each (h, w) corner of a (height, width) map, (B, 1, height, width)."""
-    size = torch.tensor(sizes, device=like.device)  # (B, 2)
-    rows = torch.arange(height, device=like.device) < size[:, :1]  # (B, height)
-    columns = torch.arange(width, device=like.device) < size[:, 1:]  # (B, width)
-    return (rows[:, None, :, None] & columns[:, None, None, :]).to(like.dtype)
-
-
-def sine_position(level: Tensor, cells: Cells | None) -> Tensor:
+def sine_position(level: Tensor, valid_sizes: ValidSizes | None) -> Tensor:
     """The two-dimensional sine code, y before x, each axis normalised to 2 pi over the valid size."""
     batch, channels, height, width = level.shape
     half, device = channels // 2, level.device
-    size = torch.tensor(cells or [(height, width)] * batch, device=device, dtype=torch.float32)  # (B, 2)
+    sizes = valid_sizes.sizes if valid_sizes else [(height, width)] * batch
+    size = torch.tensor(sizes, device=device, dtype=torch.float32)  # (B, 2)
     period = 10_000 ** (2 * (torch.arange(half, device=device) // 2) / half)  # (C/2,)
 
     def axis(length: int, valid: Tensor) -> Tensor:
@@ -67,20 +25,6 @@ def sine_position(level: Tensor, cells: Cells | None) -> Tensor:
     y = axis(height, size[:, 0])[:, :, None].expand(-1, -1, width, -1)
     x = axis(width, size[:, 1])[:, None].expand(-1, height, -1, -1)
     return torch.cat([y, x], -1).permute(0, 3, 1, 2).to(level.dtype)  # (B, C, H, W)
-
-
-def group_norm(x: Tensor, norm: nn.GroupNorm, mask: Tensor | None) -> Tensor:
-    """Group norm whose statistics count valid pixels only."""
-    if mask is None:
-        return norm(x)
-    batch, _, height, width = x.shape
-    groups = (x * mask).view(batch, norm.num_groups, -1, height, width)
-    count = mask.sum((1, 2, 3)).view(-1, 1, 1, 1, 1) * groups.shape[2]
-    mean = groups.sum((2, 3, 4), keepdim=True) / count
-    spread = (groups - mean) * mask[:, None]
-    deviation = (spread.square().sum((2, 3, 4), keepdim=True) / count + norm.eps).rsqrt()
-    normal = ((x.view_as(groups) - mean) * deviation).view_as(x)
-    return normal * norm.weight[:, None, None] + norm.bias[:, None, None]
 
 
 class ConvNorm(nn.Module):
@@ -137,7 +81,7 @@ class SemanticFPN(nn.Module):
         for index, blocks in enumerate(self.levels):
             x = pyramid.levels[index]  # (B, C_v, H^p, W^p)
             if index == 3:
-                x = x + sine_position(x, pyramid.cells)
+                x = x + sine_position(x, pyramid.valid_sizes)
             at = index
             for block in blocks:  # type: ignore[attr-defined]
                 to = at + 1 if index == 0 else at - 1 if block.doubles else at

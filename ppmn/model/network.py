@@ -1,8 +1,7 @@
 """PPMN: `Head.forward` reads like section 3 of the paper."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
@@ -10,17 +9,18 @@ from torch import Tensor, nn
 from ppmn.config import ModelConfig
 from ppmn.model.lcpa import PaperRound, ReleasedRound, compatible_pixels, sample
 from ppmn.model.matching import LinearProjection, PixelProjection, match
-from ppmn.model.neck import Cells, Pyramid, SemanticFPN
-from ppmn.model.resnet import Features
+from ppmn.model.neck import SemanticFPN
+from ppmn.model.preprocess import Preprocess
+from ppmn.model.pyramid import Features, ImageEncoder, Pyramid, ValidSizes
 from ppmn.model.text import Queries, Tokens
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelFeatures:
     """All that the head knows of a batch of photos: the pixels that each of the L + 1 matchings uses."""
 
     rounds: tuple[Tensor, ...]  # L + 1 of (B, C, H, W)
-    cells: Cells | None = None  # each photo's valid (H, W), None where padding counts
+    valid_sizes: ValidSizes | None = None  # at F; None where padding counts
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Head(nn.Module):
 
     def __init__(self, channels_v: int, channels_r: int, config: ModelConfig) -> None:
         super().__init__()
-        C, L, released = config.channels, config.rounds, config.wiring == "released"
+        C, L, released = config.channels, config.rounds, config.variant == "released"
         self.config = config
         self.neck = SemanticFPN(channels_v)
         first = PixelProjection if released else LinearProjection
@@ -49,23 +49,21 @@ class Head(nn.Module):
 
     def forward(self, pyramid: Pyramid, phrases: Tensor, counts: Sequence[int]) -> Maps:
         """Maps of all queries: `counts[b]` rows of `phrases` (M, C_r) belong to photo b."""
-        return self.ground(self.look(pyramid), phrases, counts)
+        return self.ground(self.encode(pyramid), phrases, counts)
 
-    def look(self, pyramid: Pyramid) -> Pixels:
+    def encode(self, pyramid: Pyramid) -> PixelFeatures:
         """The photo's side, which no phrase changes."""
-        mask, cells = pyramid.mask(1), pyramid.cells
+        mask, valid_sizes = pyramid.mask(1), pyramid.valid_sizes
         F = self.neck(pyramid)  # (B, C_v, H, W)
         first, *later = self.project_pixels
         pixels = first(F, mask)  # eq. 1
-        source = pixels if self.config.wiring == "released" else F
-        return Pixels(
-            (pixels, *(project(source, mask) for project in later)),
-            cells and [(4 * height, 4 * width) for height, width in cells],
-        )
+        source = pixels if self.config.variant == "released" else F
+        rounds = (pixels, *(project(source, mask) for project in later))
+        return PixelFeatures(rounds, valid_sizes and valid_sizes.at(stride=2))
 
     def ground(
         self,
-        pixels: Pixels,
+        pixels: PixelFeatures,
         phrases: Tensor,
         counts: Sequence[int],
         given: Sequence[Tensor | None] | None = None,
@@ -76,9 +74,9 @@ class Head(nn.Module):
         maps = Maps([H], [])
         for refine, before, F in zip(self.rounds, pixels.rounds, pixels.rounds[1:], strict=False):
             indices, missing = self.select(
-                H, counts, pixels.cells, None if given is None else given[len(maps.H) - 1]
+                H, counts, pixels.valid_sizes, None if given is None else given[len(maps.H) - 1]
             )
-            source = F if self.config.wiring == "released" else before
+            source = F if self.config.variant == "released" else before
             context = None if indices is None else sample(source, indices, counts)  # H_f, (M, S, C)
             R, projected = refine(R, context, missing)  # R^(l+1)
             H = match(projected, F, counts)  # H^(l+1)
@@ -88,41 +86,29 @@ class Head(nn.Module):
         return maps
 
     def select(
-        self, H: Tensor, counts: Sequence[int], cells: Cells | None, given: Tensor | None
+        self, H: Tensor, counts: Sequence[int], valid_sizes: ValidSizes | None, given: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
         if self.config.pixels == 0 or given is not None:
             return given, None
-        return compatible_pixels(H, self.config, counts, cells)
+        return compatible_pixels(H, self.config, counts, valid_sizes)
 
 
 class PPMN(nn.Module):
     """The whole network; the encoders are handed in."""
 
-    def __init__(self, image_encoder: Any, text_encoder: Any, config: ModelConfig) -> None:
+    def __init__(self, image_encoder: ImageEncoder, text_encoder: Any, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.image_encoder = image_encoder
+        self.preprocess = Preprocess(config.short_side, config.long_side, image_encoder.multiple)
         self.text_encoder = text_encoder
         self.head = Head(image_encoder.channels, text_encoder.channels, config)
 
-    @classmethod
-    def from_pretrained(cls, folder: str | Path) -> "PPMN":
-        """A saved model, on the CPU, for inference."""
-        from ppmn.model.folder import load
-
-        return load(Path(folder))
-
-    def save_pretrained(self, folder: str | Path) -> None:
-        """Write `model.safetensors` and `config.json`, and `text/` unless the text encoder is a package's."""
-        from ppmn.model.folder import save
-
-        save(self, Path(folder))
-
     def forward(
-        self, photos: Sequence[Tensor] | Sequence[Features], captions: Sequence[Tokens] | Queries
+        self, images: Sequence[Tensor] | Sequence[Features], captions: Sequence[Tokens] | Queries
     ) -> tuple[Maps, Queries]:
-        """Prepared photos and tokenized captions, or what frozen encoders made of them, to maps."""
-        kept = not isinstance(photos[0], Tensor)
-        pyramid = self.image_encoder.pyramid(photos) if kept else self.image_encoder(photos)
+        """Resized images and tokenized captions, or what frozen encoders made of them -> maps."""
+        cached = isinstance(images[0], Mapping)
+        pyramid = self.image_encoder.pyramid(images) if cached else self.image_encoder(images)  # type: ignore[arg-type]
         queries = captions if isinstance(captions, Queries) else self.text_encoder(captions)
         return self.head(pyramid, queries.vectors, queries.counts), queries

@@ -12,11 +12,11 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
-from ppmn.config import ModelConfig, released
+from ppmn.config import ModelConfig
 from ppmn.errors import InputError
-from ppmn.model.folder import image_encoder
-from ppmn.model.neck import Pyramid
+from ppmn.model.folder import build_image_encoder
 from ppmn.model.network import Head
+from ppmn.model.pyramid import ImageEncoder, Pyramid
 from ppmn.model.resnet import COARSEST
 from ppmn.model.text import TextEncoder
 
@@ -46,7 +46,7 @@ def profile(
         )
     with torch.device("meta"):
         head = Head(encoder.channels, bert.config.hidden_size, config)
-        theirs, base = image_encoder(released()), BertModel(BertConfig(), add_pooling_layer=False)
+        theirs, base = build_image_encoder(ModelConfig()), BertModel(BertConfig(), add_pooling_layer=False)
     pyramid, image = image_cost(encoder, size)
     ours = {"image encoder": image, "text encoder": text_cost(bert, pieces)}
     ours |= head_costs(head, pyramid, rows)
@@ -76,7 +76,7 @@ def multiply_adds(run: Callable[[], Any]) -> tuple[Any, dict[str, float]]:
     return result, {str(name): sum(ops.values()) / 2 for name, ops in counter.get_flop_counts().items()}
 
 
-def image_cost(encoder: nn.Module, size: tuple[int, int]) -> tuple[Pyramid, float]:
+def image_cost(encoder: ImageEncoder, size: tuple[int, int]) -> tuple[Pyramid, float]:
     photo = torch.empty(3, *size, dtype=torch.uint8, device="meta")
     pyramid, found = multiply_adds(lambda: encoder([photo]))
     return pyramid, found["Global"]
@@ -109,7 +109,7 @@ def head_costs(head: Head, pyramid: Pyramid, rows: int) -> dict[str, float]:
 
 def released_head_costs(grid: tuple[int, int], rows: int) -> dict[str, float]:
     """What the released head executes on a map of stride 8: doubled maps and gathered pixels in full."""
-    config, HW, N = released(), grid[0] * grid[1], rows
+    config, HW, N = ModelConfig(), grid[0] * grid[1], rows
     C, S = config.channels, config.pixels
     neck = 9 * C * C * HW * (4 + 2 / 4 + 1 / 16) + C * C * HW  # 3x3 at strides 8, 16 and 32, and the 1x1
     project, match = C * C * HW, N * C * HW
@@ -124,10 +124,10 @@ def cells(size: tuple[int, int], stride: int) -> tuple[int, int]:
     return -(-size[0] // stride), -(-size[1] // stride)
 
 
-def shapes(config: ModelConfig) -> tuple[nn.Module, nn.Module]:
+def shapes(config: ModelConfig) -> tuple[ImageEncoder, nn.Module]:
     """A configuration's encoders without weights; bert-base-uncased is known without its files."""
     with torch.device("meta"):
-        encoder = image_encoder(config)
+        encoder = build_image_encoder(config)
     if config.text.source != "bert-base-uncased":
         return encoder, TextEncoder.from_source(config.text.source, config.query, weights=False).bert.to(
             "meta"
@@ -154,7 +154,7 @@ def table(rows: Sequence[Row]) -> str:
 def claims() -> str:
     """What the paper says its two parts cost, beside what the released code multiplies and adds."""
     costs = released_head_costs(cells(CLAIMED_SIZE, 8), CLAIMED_ROWS)
-    counted, rounds = {"matching": costs["matching"], "LCPA": costs["round 1"]}, released().rounds
+    counted, rounds = {"matching": costs["matching"], "LCPA": costs["round 1"]}, ModelConfig().rounds
     where = f"{CLAIMED_SIZE[0]} x {CLAIMED_SIZE[1]} pixels with {CLAIMED_ROWS} rows"
     lines = [f"The paper's claims, and the multiply-adds of the released code at {where}:"]
     for part, claim in CLAIMS.items():

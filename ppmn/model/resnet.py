@@ -1,21 +1,18 @@
 """The image encoder: ResNet and feature pyramid, in detectron2's form and in torchvision's."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as fn
-from PIL import Image
 from torch import Tensor, nn
 
-from ppmn.config import ImageConfig
+from ppmn.config import ResNetConfig
 from ppmn.errors import InputError
-from ppmn.model.neck import Pyramid
+from ppmn.model.pyramid import Features, Pyramid
 
 BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
 COARSEST = 32  # stride of p5
-
-Features = Mapping[str, Tensor]
 
 
 class FrozenBatchNorm(nn.Module):
@@ -54,7 +51,7 @@ class Conv(nn.Module):
 class Block(nn.Module):
     """A residual block: two 3x3 (18, 34 layers) or 1x1, 3x3, 1x1."""
 
-    def __init__(self, c_in: int, width: int, c_out: int, stride: int, config: ImageConfig) -> None:
+    def __init__(self, c_in: int, width: int, c_out: int, stride: int, config: ResNetConfig) -> None:
         super().__init__()
         norm = config.norm
         if config.depth < 50:
@@ -71,29 +68,15 @@ class Block(nn.Module):
         return (self.convs(x) + self.shortcut(x)).relu_()
 
 
-def brought_to(height: int, width: int, config: ImageConfig) -> tuple[int, int]:
-    """The shorter side to `short`, unless the longer would pass `long`."""
-    scale = config.short / min(height, width)
-    if max(height, width) * scale > config.long:
-        scale = scale * config.long / (max(height, width) * scale)
-    return max(int(height * scale + 0.5), 1), max(int(width * scale + 0.5), 1)
-
-
-def as_tensor(photo: Image.Image, size: tuple[int, int]) -> Tensor:
-    """An RGB photo resized to (height, width), uint8 (3, height, width)."""
-    resized = photo.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    pixels = torch.frombuffer(bytearray(resized.tobytes()), dtype=torch.uint8)
-    return pixels.view(*size, 3).permute(2, 0, 1).contiguous()
-
-
 class ResNetFPN(nn.Module):
     """Photos -> p2..p5."""
 
-    stride = 8  # of F, in prepared pixels
+    stride = 8  # of F, in pixels of the resized image
+    multiple = 1
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, config: ImageConfig, count_padding: bool) -> None:
+    def __init__(self, config: ResNetConfig, count_padding: bool) -> None:
         super().__init__()
         if config.depth not in BLOCKS:
             raise InputError(f"a ResNet of depth {config.depth} is not known; there are 18, 34, 50 and 101")
@@ -119,22 +102,14 @@ class ResNetFPN(nn.Module):
         self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
         self.register_buffer("deviation", torch.tensor(deviation).view(3, 1, 1), persistent=False)
 
-    def size_for(self, height: int, width: int) -> tuple[int, int]:
-        """The size that a photo is brought to: short side to `short`, long side at most `long`."""
-        return brought_to(height, width, self.config)
-
-    def padded(self, height: int, width: int) -> tuple[int, int]:
+    def padded_size(self, height: int, width: int) -> tuple[int, int]:
         """The part of the batch that is a prepared photo's own: it is padded to a multiple of 32."""
         return -(-height // COARSEST) * COARSEST, -(-width // COARSEST) * COARSEST
-
-    def prepare(self, photo: Image.Image) -> Tensor:
-        """An RGB photo as the encoder wants it, uint8 (3, h, w)."""
-        return as_tensor(photo, self.size_for(photo.height, photo.width))
 
     def forward(self, photos: Sequence[Tensor]) -> Pyramid:
         """Prepared photos of any sizes -> their pyramids in one batch."""
         if self.count_padding:
-            padded = [self.padded(p.shape[1], p.shape[2]) for p in photos]
+            padded = [self.padded_size(p.shape[1], p.shape[2]) for p in photos]
             largest = (max(h for h, _ in padded) // COARSEST, max(w for _, w in padded) // COARSEST)
             return Pyramid(self.levels(self.stack(photos, largest)))
         return self.pyramid(self.features(photos))
@@ -143,7 +118,7 @@ class ResNetFPN(nn.Module):
         """What a frozen encoder makes of each photo alone: its levels, photos of equal size at a time."""
         together = defaultdict(list)
         for index, photo in enumerate(photos):
-            height, width = self.padded(photo.shape[1], photo.shape[2])
+            height, width = self.padded_size(photo.shape[1], photo.shape[2])
             together[height // COARSEST, width // COARSEST].append(index)
         alone: dict[int, Features] = {}
         for grid, indices in together.items():
@@ -156,13 +131,13 @@ class ResNetFPN(nn.Module):
         """A batch of what `features` made, or of what was kept of it."""
         return Pyramid.of([[levels[f"p{n}"] for n in range(2, 6)] for levels in features])
 
-    def makes_features(self) -> tuple[nn.Module, str]:
-        """The module that `features` come from, and what else decides them."""
+    def frozen_part(self) -> tuple[nn.Module, str]:
+        """The module that `features` runs, and what else decides its output."""
         return self, repr(self.config)
 
-    def values(self, height: int, width: int) -> int:
-        """How many numbers `features` makes of a photo of this size."""
-        height, width = self.padded(*self.size_for(height, width))
+    def feature_count(self, height: int, width: int) -> int:
+        """How many numbers `features` makes of a resized image of this size."""
+        height, width = self.padded_size(height, width)
         return sum(height * width // stride**2 * self.channels for stride in (4, 8, 16, 32))
 
     def stack(self, photos: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:

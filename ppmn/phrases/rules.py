@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from ppmn.errors import InputError
 from ppmn.phrases import tagger
 from ppmn.phrases.word_lists import (
+    ABSTRACT,
     ADVERBIAL,
     AMOUNTS,
     ATTRIBUTES,
     COMPOUNDED,
     DETERMINERS,
     DIRECTIONS,
-    EMPTY,
     GROUPS,
     MANY,
     NO_NOUNS,
@@ -29,6 +29,7 @@ from ppmn.phrases.word_lists import (
     VERBS,
 )
 
+Span = tuple[int, int]  # start and end, in characters
 TOKEN = re.compile(
     r"\w+?(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,]\d+)+"
     r"|[\w\u0300-\u036f]+(?:[-‐‑][\w\u0300-\u036f]+)*|[^\w\s]",
@@ -46,7 +47,7 @@ NOUNS = ("N", "S", "K")
 class Phrase:
     """A noun phrase: `text` is `caption[start:end]`.
 
-    `head` is its main noun, in lower case; `plural`: it names more than one; `empty`: a noun of narratives
+    `head` is its main noun, in lower case; `plural`: it names more than one; `abstract`: a noun of narratives
     that names no object ("image", "background", "left side"), which grounding skips by default.
     """
 
@@ -55,7 +56,7 @@ class Phrase:
     text: str
     head: str
     plural: bool
-    empty: bool
+    abstract: bool
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class Token:
     tag: str
 
 
-def find_phrases(caption: str, spans: Sequence[tuple[int, int]] | None = None) -> list[Phrase]:
+def find_phrases(caption: str, *, spans: Sequence[Span] | None = None) -> list[Phrase]:
     """All noun phrases of `caption`, in order; or the marked ones, where spans or brackets mark them.
 
     >>> [phrase.text for phrase in find_phrases("In this image a group of people is near the red car.")]
@@ -116,7 +117,7 @@ def parse_brackets(caption: str) -> tuple[str, list[tuple[int, int]] | None]:
 
 
 def _marked(caption: str, spans: Sequence[tuple[int, int]]) -> list[Phrase]:
-    """Phrases as the caller marked them, to the letter; none of them is `empty`: they were asked for."""
+    """Phrases as the caller marked them, to the letter; none of them is `abstract`: they were asked for."""
     tokens = [token for sentence in _sentences(caption) for token in sentence]
     found = []
     for start, end in spans:
@@ -133,7 +134,7 @@ def _marked(caption: str, spans: Sequence[tuple[int, int]]) -> list[Phrase]:
             if inside
             else Token(0, 0, caption[start:end], "")
         )
-        found.append(Phrase(start, end, caption[start:end], head.word, _plural(inside, head), empty=False))
+        found.append(Phrase(start, end, caption[start:end], head.word, _plural(inside, head), abstract=False))
     return found
 
 
@@ -228,7 +229,7 @@ def _phrase(caption: str, tokens: Sequence[Token], first: int, last: int) -> Phr
     before = [token.word for token in tokens[max(0, first - 3) : first]]
     start, end = inside[0].start, head.end
     return Phrase(
-        start, end, caption[start:end], head.word, _plural(inside, head), _empty(inside, head, before)
+        start, end, caption[start:end], head.word, _plural(inside, head), _abstract(inside, head, before)
     )
 
 
@@ -240,9 +241,11 @@ def _plural(inside: Sequence[Token], head: Token) -> bool:
     return head.tag in ("NNS", "NNPS") or head.word in PLURAL_NOUNS or amount or ending
 
 
-def _empty(inside: Sequence[Token], head: Token, before: Sequence[str]) -> bool:
+def _abstract(inside: Sequence[Token], head: Token, before: Sequence[str]) -> bool:
     """Whether a phrase names the picture or a place in it; "a white top" is an object, "the top" is none."""
     if head.word in PICTURES:
         this = before[-1:] not in (["a"], ["an"], ["some"]) or before[:2] in (["this", "is"], ["it", "is"])
         return this and not any(t.tag.startswith("NN") for t in inside[:-1])
-    return head.word in EMPTY or (head.word in PLACES and all(t.word in DIRECTIONS | AMOUNTS for t in inside))
+    return head.word in ABSTRACT or (
+        head.word in PLACES and all(t.word in DIRECTIONS | AMOUNTS for t in inside)
+    )

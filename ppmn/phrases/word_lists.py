@@ -34,7 +34,7 @@ PLACES = _words(
 DIRECTIONS = PLACES | _words("upper lower extreme far opposite left-hand right-hand hand very")
 # Nouns that name this picture, which "a picture on the wall" does not, and others that name no object.
 PICTURES = _words("picture photo photograph pic snap")
-EMPTY = _words(
+ABSTRACT = _words(
     "image images background backdrop foreground view scene color colour colors colours day daytime night"
     " time way direction directions distance kind type shape size manner close-up closeup"
 )

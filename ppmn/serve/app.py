@@ -21,10 +21,10 @@ from ppmn.grounding.render import OPACITY, PALETTE
 from ppmn.serve import schemas as answers
 from ppmn.serve.counters import Metrics
 from ppmn.serve.guard import Guard, problem
-from ppmn.serve.image_cache import LookCache
+from ppmn.serve.image_cache import ImageCache
 from ppmn.serve.limits import Limits
 from ppmn.serve.samples import sample_photo, samples
-from ppmn.serve.service import FILES, FileName, LookGoneError, Service
+from ppmn.serve.service import FILES, FileName, ImageGoneError, Service
 from ppmn.serve.work_queue import ClientGoneError, QueueFullError, TooLongError, Work
 
 STATIC = Path(__file__).parent / "static"
@@ -52,7 +52,7 @@ def create_app(
     limits = limits or Limits()
     model = Work("model", limits.queue, limits.seconds)
     words = Work("words", limits.queue, limits.seconds)  # finding phrases does not wait for photos
-    looks = LookCache(limits.looks, limits.cache * 1_000_000)
+    looks = ImageCache(limits.looks, limits.cache * 1_000_000)
     metrics = Metrics(looks, model, words)
     service = Service(grounder, limits, looks, metrics)
 
@@ -94,15 +94,15 @@ def _api(app: FastAPI, service: Service, model: Work, words: Work) -> None:
     async def answer(work: Work, request: Request, call: Callable[[], bytes], kind: str = JSON) -> Response:
         return Response(await work.do(call, request.is_disconnected), media_type=kind)
 
-    @app.post("/api/looks", response_model=answers.SeenPhoto, responses=WORK)
+    @app.post("/api/looks", response_model=answers.EncodedImageInfo, responses=WORK)
     async def look(request: Request, photo: Annotated[UploadFile, File()]) -> Response:
-        """Look at a photo; captions follow under the id that is answered."""
+        """EncodedImage at a photo; captions follow under the id that is answered."""
         return await answer(model, request, lambda: service.look(photo.file.read()))
 
     @app.get("/api/looks/{id}", responses=LOOK)
-    def seen(id: LookId) -> answers.SeenPhoto:
+    def seen(id: LookId) -> answers.EncodedImageInfo:
         """Whether a photo is still kept, and its size."""
-        return answers.seen_photo(service.kept(id))
+        return answers.image_info(service.kept(id))
 
     @app.get("/api/looks/{id}/photo", response_class=Response, responses=LOOK | _content("image/jpeg"))
     def photo(id: LookId) -> Response:
@@ -163,7 +163,7 @@ def _errors(app: FastAPI) -> None:
     """Every error is one sentence in JSON."""
     handle = app.exception_handler
     handle(InputError)(lambda request, error: problem(422, str(error)))
-    handle(LookGoneError)(lambda request, error: problem(404, str(error)))
+    handle(ImageGoneError)(lambda request, error: problem(404, str(error)))
     handle(TooLongError)(lambda request, error: problem(504, str(error)))
     handle(ClientGoneError)(lambda request, error: problem(499, "the client has gone"))
     handle(Exception)(lambda request, error: problem(500, "something went wrong; the server's log says what"))

@@ -6,14 +6,14 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from ppmn.serve.image_cache import LookCache
+from ppmn.serve.image_cache import ImageCache
 from ppmn.serve.work_queue import Work
 
 
 class Metrics(Collector):
     """What was done is counted here; how the queues and the cache stand is asked of them."""
 
-    def __init__(self, looks: LookCache, *queues: Work) -> None:
+    def __init__(self, looks: ImageCache, *queues: Work) -> None:
         self.looks, self.queues = looks, queues
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)

@@ -8,64 +8,64 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ppmn.errors import InputError
-from ppmn.grounding.grounder import Look
-from ppmn.grounding.maps import Frame
+from ppmn.grounding.grounder import EncodedImage
+from ppmn.grounding.maps import MapGeometry
 from ppmn.grounding.render import reduced
 
 SIDE = 1600  # longer side of the photo that the page shows
 
 
 @dataclass(frozen=True)
-class KeptLook:
+class CachedImage:
     """A look under the name that a client asks for it by."""
 
     id: str
-    look: Look = field(repr=False)
+    encoded: EncodedImage = field(repr=False)
 
     @property
-    def frame(self) -> Frame:
-        return self.look.encoded.frames[0]
+    def frame(self) -> MapGeometry:
+        return self.encoded.geometry
 
     @cached_property
     def preview(self) -> bytes:
         """The photo upright and of a size for the screen, as every browser shows it."""
         buffer = io.BytesIO()
-        reduced(self.look.photo, SIDE).save(buffer, "JPEG", quality=90)
+        reduced(self.encoded.image, SIDE).save(buffer, "JPEG", quality=90)
         return buffer.getvalue()
 
     @property
     def size(self) -> int:
         """Bytes it takes."""
-        width, height = self.look.photo.size
-        rounds = self.look.encoded.pixels.rounds
+        width, height = self.encoded.image.size
+        rounds = self.encoded.pixels.rounds
         return 3 * width * height + sum(F.nbytes for F in rounds) + len(self.preview)
 
 
-def look_id(content: bytes) -> str:
+def image_id_of(content: bytes) -> str:
     """The same file gets the same id, so that it is not looked at twice; none can be guessed."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
-class LookCache:
+class ImageCache:
     """At most `most` looks and `room` bytes; what was not asked for longest goes first."""
 
     def __init__(self, most: int, room: int) -> None:
         self.most, self.room = most, room
         self.bytes = 0
-        self._kept: OrderedDict[str, tuple[KeptLook, int]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[CachedImage, int]] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._kept)
 
-    def get(self, id: str) -> KeptLook | None:
+    def get(self, id: str) -> CachedImage | None:
         with self._lock:
             if id not in self._kept:
                 return None
             self._kept.move_to_end(id)
             return self._kept[id][0]
 
-    def put(self, kept: KeptLook) -> None:
+    def put(self, kept: CachedImage) -> None:
         size = kept.size
         if size > self.room:
             raise InputError(

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from ppmn.grounding.render import OPACITY
-from ppmn.grounding.result import Grounding, PhraseGrounding, Round
+from ppmn.grounding.result import Grounding, PhrasePrediction, Round
 from ppmn.phrases.rules import Phrase
-from ppmn.serve.image_cache import KeptLook
+from ppmn.serve.image_cache import CachedImage
 
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Span = Annotated[
@@ -30,14 +30,14 @@ class CaptionRequest(BaseModel):
 
 class GroundRequest(CaptionRequest):
     threshold: Share | None = Field(None, description="what a response must pass; default: the model's own")
-    empties: bool = Field(False, description="also phrases that name no object")
+    all_phrases: bool = Field(False, description="also phrases that name no object")
     masks: bool = Field(True, description="whether the answer has each mask in COCO's run-length form")
     rounds: bool = Field(False, description="whether the answer has the maps and pixels of every round")
 
 
 class FileRequest(CaptionRequest):
     threshold: Share | None = None
-    empties: bool = False
+    all_phrases: bool = False
     opacity: Share = Field(OPACITY, description="of the masks in overlay.png")
     outline: bool = Field(True, description="whether the masks in overlay.png have outlines")
 
@@ -47,7 +47,7 @@ class FoundPhrase(BaseModel):
     span: Span
     head: str
     plural: bool
-    empty: bool = Field(description="it names no object and is left out unless it is asked for")
+    abstract: bool = Field(description="it names no object and is left out unless it is asked for")
 
 
 class Phrases(BaseModel):
@@ -55,7 +55,7 @@ class Phrases(BaseModel):
     phrases: list[FoundPhrase]
 
 
-class SeenPhoto(BaseModel):
+class EncodedImageInfo(BaseModel):
     id: str = Field(description="for /api/looks/{id}/...; kept while there is room")
     width: int
     height: int
@@ -76,7 +76,7 @@ class RLE(BaseModel):
     counts: str
 
 
-class GroundedPhrase(BaseModel):
+class PhraseResult(BaseModel):
     text: str
     span: Span
     head: str
@@ -95,11 +95,11 @@ class RoundMaps(BaseModel):
     )
 
 
-class Grounded(SeenPhoto):
+class Grounded(EncodedImageInfo):
     model: str
     caption: str
     threshold: float
-    phrases: list[GroundedPhrase]
+    phrases: list[PhraseResult]
     skipped: list[str] = Field(description="phrases that name no object")
     rounds: list[RoundMaps] | None = Field(None, description="H0 to HL, where they were asked for")
 
@@ -125,20 +125,24 @@ def found_phrase(phrase: Phrase) -> FoundPhrase:
         span=[phrase.start, phrase.end],
         head=phrase.head,
         plural=phrase.plural,
-        empty=phrase.empty,
+        abstract=phrase.abstract,
     )
 
 
-def seen_photo(kept: KeptLook) -> SeenPhoto:
+def image_info(kept: CachedImage) -> EncodedImageInfo:
     frame = kept.frame
-    return SeenPhoto(
-        id=kept.id, width=frame.width, height=frame.height, grid=[*frame.grid], covered=[*frame.covered]
+    return EncodedImageInfo(
+        id=kept.id,
+        width=frame.width,
+        height=frame.height,
+        grid=[*frame.map_size],
+        covered=[*frame.content_size],
     )
 
 
-def grounded(kept: KeptLook, grounding: Grounding, masks: bool) -> Grounded:
+def grounded(kept: CachedImage, grounding: Grounding, masks: bool) -> Grounded:
     return Grounded(
-        **seen_photo(kept).model_dump(),
+        **image_info(kept).model_dump(),
         model=grounding.model,
         caption=grounding.caption,
         threshold=grounding.threshold,
@@ -148,8 +152,8 @@ def grounded(kept: KeptLook, grounding: Grounding, masks: bool) -> Grounded:
     )
 
 
-def _phrase(phrase: PhraseGrounding, mask: bool) -> GroundedPhrase:
-    return GroundedPhrase(
+def _phrase(phrase: PhrasePrediction, mask: bool) -> PhraseResult:
+    return PhraseResult(
         text=phrase.text,
         span=[*phrase.span],
         head=phrase.phrase.head,

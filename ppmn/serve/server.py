@@ -17,7 +17,7 @@ def serve(model: str, device: str | None, host: str, port: int, token: str | Non
     if token is not None and not re.fullmatch("[!-~]+", token):
         raise InputError(f"the token {token!r} must be of ASCII letters, digits and signs without spaces")
     listening = _listen(host, port)
-    app = create_app(load(model, device), limits, host, token)
+    app = create_app(load(model, device=device), limits, host, token)
     name, number = f"[{host}]" if ":" in host else host, listening.getsockname()[1]
     query = f"?token={quote(token)}" if token else ""
     print(f"{model} is served at http://{name}:{number}/{query} (Ctrl+C ends it)", flush=True)

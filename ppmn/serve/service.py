@@ -8,14 +8,15 @@ from enum import StrEnum
 from PIL import Image
 
 from ppmn.errors import InputError
-from ppmn.grounding.grounder import Grounder, read_caption
+from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.render import overlay
 from ppmn.grounding.result import Grounding
-from ppmn.images import read_photo
+from ppmn.images import read_image
+from ppmn.phrases.caption import parse_caption
 from ppmn.phrases.rules import find_phrases, parse_brackets
 from ppmn.serve import schemas as answers
 from ppmn.serve.counters import Metrics
-from ppmn.serve.image_cache import KeptLook, LookCache, look_id
+from ppmn.serve.image_cache import CachedImage, ImageCache, image_id_of
 from ppmn.serve.limits import Limits
 
 
@@ -36,7 +37,7 @@ FILES = {
 }
 
 
-class LookGoneError(Exception):
+class ImageGoneError(Exception):
     """The photo is not in the cache."""
 
 
@@ -44,31 +45,31 @@ class LookGoneError(Exception):
 class Service:
     grounder: Grounder
     limits: Limits
-    looks: LookCache
+    looks: ImageCache
     metrics: Metrics
 
     def look(self, content: bytes) -> bytes:
-        """Look at a photo, unless the same file is kept."""
-        id = look_id(content)
+        """EncodedImage at a photo, unless the same file is kept."""
+        id = image_id_of(content)
         kept = self.looks.get(id)
         if kept is None:
-            photo = read_photo(content, self.limits.pixels * 1_000_000)
-            kept = KeptLook(id, self.grounder.look(photo))
+            photo = read_image(content, max_pixels=self.limits.pixels * 1_000_000)
+            kept = CachedImage(id, self.grounder.encode(photo))
             self.metrics.encoded.inc()
             self.looks.put(kept)
-        return answers.seen_photo(kept).model_dump_json().encode()
+        return answers.image_info(kept).model_dump_json().encode()
 
-    def kept(self, id: str) -> KeptLook:
+    def kept(self, id: str) -> CachedImage:
         kept = self.looks.get(id)
         if kept is None:
-            raise LookGoneError("this photo is not kept (any more); send it again")
+            raise ImageGoneError("this photo is not kept (any more); send it again")
         return kept
 
-    def ground(self, kept: KeptLook, asked: answers.GroundRequest) -> bytes:
+    def ground(self, kept: CachedImage, asked: answers.GroundRequest) -> bytes:
         found = self._ground(kept, asked, asked.rounds)
         return answers.grounded(kept, found, asked.masks).model_dump_json().encode()
 
-    def file(self, kept: KeptLook, name: FileName, asked: answers.FileRequest) -> bytes:
+    def file(self, kept: CachedImage, name: FileName, asked: answers.FileRequest) -> bytes:
         found = self._ground(kept, asked)
         match name:
             case FileName.OVERLAY:
@@ -88,16 +89,16 @@ class Service:
         caption, spans = asked.caption, _spans(asked)
         if spans is None:
             caption, spans = parse_brackets(caption)
-        found = [answers.found_phrase(phrase) for phrase in find_phrases(caption, spans)]
+        found = [answers.found_phrase(phrase) for phrase in find_phrases(caption, spans=spans)]
         return answers.Phrases(caption=caption, phrases=found).model_dump_json().encode()
 
     def _ground(
-        self, kept: KeptLook, asked: answers.GroundRequest | answers.FileRequest, rounds: bool = False
+        self, kept: CachedImage, asked: answers.GroundRequest | answers.FileRequest, rounds: bool = False
     ) -> Grounding:
         self.limits.check_caption(asked.caption)
-        request = read_caption(asked.caption, _spans(asked), asked.empties)
-        self.limits.check_phrases(len(request.phrases))
-        found = kept.look.ground_request(request, asked.threshold, rounds)
+        caption = parse_caption(asked.caption, spans=_spans(asked), all_phrases=asked.all_phrases)
+        self.limits.check_phrases(len(caption.phrases))
+        found = kept.encoded.ground_phrases(caption, threshold=asked.threshold, keep_rounds=rounds)
         self.metrics.grounded.inc()
         return found
 

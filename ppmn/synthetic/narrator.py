@@ -15,10 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from ppmn.data.narratives import GroundedPhrase
-from ppmn.data.panoptic import Category, PanopticImage, read_panoptic, read_photo, splits
+from ppmn.data.narratives import AnnotatedPhrase
+from ppmn.data.panoptic import Category, PanopticImage, read_panoptic, splits
 from ppmn.errors import InputError
 from ppmn.files import replacing
+from ppmn.images import read_image
 from ppmn.synthetic.mentions import Mentioner
 from ppmn.synthetic.nouns import Lexicon
 from ppmn.synthetic.regions import PLACES, regions
@@ -35,7 +36,7 @@ class Narrated:
     """A narrative; `phrases` are all its noun phrases, also those that point to nothing."""
 
     caption: str
-    phrases: tuple[GroundedPhrase, ...]
+    phrases: tuple[AnnotatedPhrase, ...]
 
 
 def joined(told: Sequence[Narrated]) -> Narrated:
@@ -225,14 +226,14 @@ def render(pieces: list[Piece]) -> Narrated:
             text = text[0].upper() + text[1:]
         if isinstance(piece, Noun):
             end = len(caption) + len(text)
-            phrases.append(GroundedPhrase(len(caption), end, piece.ids, piece.isthing, piece.absent))
+            phrases.append(AnnotatedPhrase(len(caption), end, piece.ids, piece.isthing, piece.absent))
         caption += text
     return Narrated(caption, tuple(phrases))
 
 
 def png_entry(image_id: int, narrated: Narrated) -> dict[str, Any]:
     """The narrative as `png_coco_<split>.json` has it: utterances that cover the caption."""
-    parts: list[tuple[str, GroundedPhrase | None]] = []
+    parts: list[tuple[str, AnnotatedPhrase | None]] = []
     at = 0
     for phrase in narrated.phrases:
         parts.append((narrated.caption[at : phrase.start], None))
@@ -265,10 +266,10 @@ def narrate_split(
     panoptic = read_panoptic(root, split)
     narrator, entries, phrases, grounded = Narrator(panoptic.categories), [], 0, 0
     for index, image in enumerate(tqdm(panoptic.images, unit="photo", desc=f"{root.name}:{split}")):
-        pixels, ids = np.asarray(read_photo(image.photo)), image.ids()
+        pixels, ids = np.asarray(read_image(image.file)), image.ids()
         if pixels.shape[:2] != ids.shape:
             sizes = f"{pixels.shape[1]}x{pixels.shape[0]}, its segmentation {ids.shape[1]}x{ids.shape[0]}"
-            raise InputError(f"{image.photo} is {sizes}: they must be of one size")
+            raise InputError(f"{image.file} is {sizes}: they must be of one size")
         told = narrator(image, ids, pixels, rng_for(seed, epoch, index), absent)
         entries.append(png_entry(image.id, told))
         phrases += len(told.phrases)

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
+from ppmn.config import TrainConfig
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import evaluate, model_answers, open_sources
 from ppmn.evaluation.metrics import SPLITS
 from ppmn.files import replacing
 from ppmn.grounding.grounder import Grounder
 from ppmn.model import folder as weights
-from ppmn.presets import TrainConfig, override
+from ppmn.presets import override
 from ppmn.training.trainer import train
 
 Scores = dict[str, float | None]
@@ -77,7 +78,7 @@ def cell(
     file = folder / "scores.json"
     if not file.is_file():
         train(config, data, folder, init, cache)
-        grounder = Grounder(weights.load(folder), name=folder.name)
+        grounder = Grounder(weights.load_model(folder), name=folder.name)
         scores = evaluate(model_answers(grounder), open_sources(test)).metric.compute()
         with replacing(file) as part:
             part.write_text(json.dumps(scores.average_recall) + "\n", encoding="utf-8")

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
-from ppmn.data.panoptic import BORDER, PanopticImage, read_photo
-from ppmn.presets import Augment
+from ppmn.config import Augment
+from ppmn.data.panoptic import BORDER, PanopticImage
+from ppmn.images import read_image
 
 SHARES = (0.003, 0.15)  # of its photo: how large a thing is that is pasted into another
 SCALES = (0.6, 1.2)  # what it is brought to
@@ -23,7 +24,7 @@ def pasted(view: View, donor: PanopticImage, things: set[int], rng: np.random.Ge
     fit = [s for s in whole if SHARES[0] * area < s.area < SHARES[1] * area]
     if not fit:
         return view
-    theirs, their_ids = read_photo(donor.photo), donor.ids()
+    theirs, their_ids = read_image(donor.file), donor.ids()
     photo, ids, segments = photo.copy(), ids.copy(), list(image.segments)
     for index in rng.permutation(len(fit))[:most]:
         segment, scale = fit[int(index)], rng.uniform(*SCALES)
@@ -49,8 +50,8 @@ def changed_photo(
     """Flipped and cropped at random, the photo and its ids alike."""
     if augment.flip and rng.random() < 0.5:
         photo, ids = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT), ids[:, ::-1]
-    if augment.crop < 1:
-        share = rng.uniform(augment.crop, 1)
+    if augment.min_crop < 1:
+        share = rng.uniform(augment.min_crop, 1)
         height, width = (max(1, round(side * share)) for side in ids.shape)
         top, left = int(rng.integers(len(ids) - height + 1)), int(rng.integers(ids.shape[1] - width + 1))
         photo = photo.crop((left, top, left + width, top + height))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,13 +11,14 @@ import torch.nn.functional as fn
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from ppmn.config import Augment, TrainConfig
 from ppmn.data.panoptic import BORDER
 from ppmn.data.targets import targets_area, targets_released
 from ppmn.errors import InputError
 from ppmn.model.network import PPMN
-from ppmn.model.resnet import Features
+from ppmn.model.preprocess import Preprocess
+from ppmn.model.pyramid import Features
 from ppmn.model.text import Queries, Tokens
-from ppmn.presets import Augment, TrainConfig
 from ppmn.synthetic.narrator import rng_for
 from ppmn.training.feature_cache import Cache, Caches, content_key, fingerprint
 from ppmn.training.sources import Sample, Source, held_out
@@ -68,12 +68,12 @@ class TrainingSet(Dataset[Item | Bad]):
 
     def __init__(self, sources: Sequence[Source], config: TrainConfig, model: PPMN, caches: Caches) -> None:
         self.sources, self.config, self.caches = sources, config, caches
-        self.image_encoder, self.text_encoder = model.image_encoder, model.text_encoder
+        self.model = model
         self.references = [
             (s, i)
             for s, source in enumerate(sources)
             for i in range(len(source))
-            if not held_out(source.image(i), config.validation)
+            if not held_out(source.image(i), config.validation_fraction)
         ]
         self.donors: list[list[int]] = [[] for _ in sources]
         for s, i in self.references:
@@ -90,38 +90,43 @@ class TrainingSet(Dataset[Item | Bad]):
         s, index = self.references[reference]
         rng = rng_for(self.config.seed, epoch, number)
         try:
-            augment, absent, told = self.config.augment, self.config.absent, self.config.narratives
-            sample = self.sources[s].sample(index, rng, augment, absent, copy, self.donors[s], told)
-            return self.item(sample, self.sources[s])
+            config = self.config
+            sample = self.sources[s].sample(
+                index,
+                rng,
+                config.augment,
+                config.negative_phrases,
+                copy,
+                self.donors[s],
+                config.narratives_per_image,
+            )
+            return self.item(sample, self.sources[s], self.preprocess(epoch))
         except (InputError, OSError) as error:
             return Bad(str(error))
 
-    @contextmanager
-    def sized(self, epoch: int) -> Iterator[None]:
-        """While an epoch is read and trained on, photos have its size."""
-        encoder, whole = self.image_encoder, self.image_encoder.config
-        if epoch < self.config.small_epochs:
-            short, long = round(SMALL * whole.short), round(SMALL * whole.long)
-            encoder.config = replace(whole, short=short, long=long)
-        try:
-            yield
-        finally:
-            encoder.config = whole
+    def preprocess(self, epoch: int) -> Preprocess:
+        """How images are resized in an epoch."""
+        if epoch >= self.config.small_epochs:
+            return self.model.preprocess
+        short_side, long_side = (
+            round(SMALL * s) for s in (self.config.model.short_side, self.config.model.long_side)
+        )
+        return replace(self.model.preprocess, short_side=short_side, long_side=long_side)
 
-    def item(self, sample: Sample, source: Source) -> Item:
-        encoder = self.image_encoder
+    def item(self, sample: Sample, source: Source, preprocess: Preprocess) -> Item:
+        encoder = self.model.image_encoder
         kept = self.kept(sample, source)
-        size = encoder.size_for(sample.photo.height, sample.photo.width)
-        photo = encoder.prepare(sample.photo) if kept.features is None else None
-        tokens = self.text_encoder.tokenize(sample.caption, [(p.start, p.end) for p in sample.phrases])
-        targets, known = truth(sample, size, encoder.padded(*size), encoder.stride, self.config)
-        return Item(f"{source.name}/{sample.image.photo.name}", photo, tokens, kept, targets, known)
+        size = preprocess.size(sample.photo.height, sample.photo.width)
+        photo = preprocess(sample.photo) if kept.features is None else None
+        tokens = self.model.text_encoder.tokenize(sample.caption, [(p.start, p.end) for p in sample.phrases])
+        targets, known = truth(sample, size, encoder.padded_size(*size), encoder.stride, self.config)
+        return Item(f"{source.name}/{sample.image.file.name}", photo, tokens, kept, targets, known)
 
     def kept(self, sample: Sample, source: Source) -> Kept:
         photo = caption = ""
         features = words = None
         if self.caches.image is not None:
-            file = sample.image.photo
+            file = sample.image.file
             photo = content_key(sample.photo.tobytes() if sample.changed else file.read_bytes())
             features = self.caches.image.read(photo)
         if self.caches.text is not None and source.given is not None:  # a made caption never comes again
@@ -143,7 +148,7 @@ def truth(
         masks = targets_released(sample.ids, rows, size, padded)
         known = np.ones(masks.shape[1:], bool)
     else:
-        step = stride / 2 if config.model.wiring == "released" else stride
+        step = stride / 2 if config.model.variant == "released" else stride
         beyond = [round(n * p / s) - n for n, p, s in zip(sample.ids.shape, padded, size, strict=True)]
         ids = np.pad(sample.ids, ((0, beyond[0]), (0, beyond[1])), constant_values=BORDER)
         grid = (round(padded[0] / step), round(padded[1] / step))
@@ -183,7 +188,7 @@ def epoch_batches(data: TrainingSet, epoch: int, batch: int) -> list[list[int]]:
     batch = min(batch, len(numbers))
     batches: list[list[int]] = []
     for first in range(0, len(numbers), 16 * batch):
-        group = sorted(numbers[first : first + 16 * batch].tolist(), key=lambda n: shape(data, n))
+        group = sorted(numbers[first : first + 16 * batch].tolist(), key=lambda n: shape(data, epoch, n))
         batches += [group[i : i + batch] for i in range(0, len(group), batch)]
     whole = [b for b in batches if len(b) == batch]
     return [whole[i] for i in rng.permutation(len(whole))]
@@ -198,11 +203,10 @@ def drawn(data: TrainingSet, s: int, rng: np.random.Generator) -> np.ndarray:
     return np.concatenate([*copies, extra + int(times) * len(data)])
 
 
-def shape(data: TrainingSet, number: int) -> tuple[int, int]:
+def shape(data: TrainingSet, epoch: int, number: int) -> tuple[int, int]:
     s, index = data.references[number % len(data)]
     image = data.sources[s].image(index)
-    height, width = data.image_encoder.padded(*data.image_encoder.size_for(image.height, image.width))
-    return height, width
+    return data.model.image_encoder.padded_size(*data.preprocess(epoch).size(image.height, image.width))
 
 
 def load(data: TrainingSet, epoch: int, batches: Sequence[Sequence[int]]) -> Iterator[list[Item | Bad]]:
@@ -216,8 +220,9 @@ def open_caches(config: TrainConfig, folder: Path | None, model: PPMN, sources: 
     """Caches of the encoders that are frozen, refused where they could not be true to the run."""
     if folder is None:
         return Caches()
-    makes, about = model.image_encoder.makes_features()
-    frozen = not any(p.requires_grad for p in makes.parameters())
+    encoder = model.image_encoder
+    part, description = encoder.frozen_part()
+    frozen = not any(p.requires_grad for p in part.parameters())
     if not frozen and config.lr_text > 0:
         raise InputError("both encoders are trained: there is nothing that --cache could keep")
     image = text = None
@@ -230,13 +235,14 @@ def open_caches(config: TrainConfig, folder: Path | None, model: PPMN, sources: 
             raise InputError(
                 "padding counts, so a photo's features depend on its batch: --cache cannot keep them"
             )
-        encoder = model.image_encoder
-        image = Cache(folder / "image", fingerprint(makes, about))
+        image = Cache(folder / "image", fingerprint(part, f"{model.preprocess} {description}"))
         copies: dict[Path, int] = {}
         for source, n in ((s, n) for s in sources for n in range(len(s))):
             photo = source.image(n)
             times = math.ceil(source.weight) if config.augment.fixed and source.given is None else 1
-            copies[photo.photo] = times * encoder.values(photo.height, photo.width)
+            copies[photo.file] = times * encoder.feature_count(
+                *model.preprocess.size(photo.height, photo.width)
+            )
         image.require(2 * sum(copies.values()))
     if config.lr_text == 0:
         if config.text_dropout:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ppmn.errors import InputError
-from ppmn.files import replacing
+from ppmn.files import read_json, replacing
 
 
 @dataclass
@@ -112,14 +112,6 @@ class RunFolder:
                     kept.append(line)
         with replacing(file) as part:
             part.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
-
-
-def read_json(file: Path) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{file} is not JSON ({error})") from error
-    return found
 
 
 def read(file: Path) -> dict[str, Any]:

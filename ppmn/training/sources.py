@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from ppmn.config import Augment
 from ppmn.data.benchmark import open_narratives, parse_spec
-from ppmn.data.narratives import GroundedPhrase, Narrative, narratives_file
-from ppmn.data.panoptic import BORDER, VOID, PanopticImage, read_panoptic, read_photo, splits
+from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
+from ppmn.data.panoptic import BORDER, VOID, PanopticImage, read_panoptic, splits
 from ppmn.errors import InputError
-from ppmn.presets import Augment
+from ppmn.images import read_image
 from ppmn.synthetic.narrator import Narrated, Narrator, joined, rng_for
 from ppmn.training.augment import changed_photo, pasted, recoloured
 
@@ -29,7 +30,7 @@ class Sample:
     photo: Image.Image
     ids: NDArray[np.int32]  # (H, W)
     caption: str
-    phrases: tuple[GroundedPhrase, ...]  # the supervised ones: grounded, or known to be absent
+    phrases: tuple[AnnotatedPhrase, ...]  # the supervised ones: grounded, or known to be absent
     void: tuple[int, ...]  # ids that are neither in nor out
     changed: bool = False  # the photo is not as its file has it
 
@@ -48,7 +49,7 @@ class Source:
         else:
             panoptic = read_panoptic(root, split)
             self.categories, self.images = panoptic.categories, panoptic.images
-            listed = repr([(i.photo.name, i.segments) for i in self.images])
+            listed = repr([(i.file.name, i.segments) for i in self.images])
             self.fingerprint = hashlib.sha256(listed.encode()).hexdigest()
         self.has_stuff = any(not c.isthing for c in self.categories.values())
 
@@ -79,16 +80,16 @@ class Source:
     ) -> Sample:
         """One sample; a made narrative tells what is there after pasting from `donors`, flips and crops."""
         image = self.image(index)
-        photo, ids = read_photo(image.photo), image.ids()
+        photo, ids = read_image(image.file), image.ids()
         if ids.shape != (photo.height, photo.width):
             there = f"{ids.shape[1]}x{ids.shape[0]}"
-            raise InputError(f"{image.photo} is {photo.width}x{photo.height} and its segmentation {there}")
+            raise InputError(f"{image.file} is {photo.width}x{photo.height} and its segmentation {there}")
         if self.given is not None:
             narrative = self.given[index]
             return Sample(image, photo, ids, narrative.caption, narrative.grounded, self.void(image))
         chance = rng_for(copy, index, 0) if augment.fixed else rng
         augment = Augment() if augment.fixed and copy == 0 else augment
-        paste = int(chance.integers(augment.paste + 1)) if augment.paste and donors else 0
+        paste = int(chance.integers(augment.max_pasted + 1)) if augment.max_pasted and donors else 0
         if paste:
             things = {c.id for c in self.categories.values() if c.isthing}
             donor = self.images[donors[int(chance.integers(len(donors)))]]
@@ -99,7 +100,7 @@ class Source:
             changed, changed_ids = photo, ids
             told = self.told(image, ids, photo, rng, absent, narratives)
         phrases = tuple(p for p in told.phrases if p.segment_ids or p.absent)
-        coloured = recoloured(changed, chance, augment.colour)
+        coloured = recoloured(changed, chance, augment.color_jitter)
         void = self.void(image)
         return Sample(image, coloured, changed_ids, told.caption, phrases, void, augment != Augment())
 
@@ -137,5 +138,5 @@ def open_sources(specs: Sequence[str]) -> list[Source]:
 
 def held_out(image: PanopticImage, share: float) -> bool:
     """Whether a photo is for validation: by its name, so that it is so in every source that has it."""
-    digest = hashlib.sha256(image.photo.stem.encode()).digest()
+    digest = hashlib.sha256(image.file.stem.encode()).digest()
     return int.from_bytes(digest[:4], "big") < share * 2**32

@@ -23,14 +23,13 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from tqdm import tqdm
 
-from ppmn.config import ModelConfig
+from ppmn.config import ModelConfig, TrainConfig
 from ppmn.data.narratives import Narrative
 from ppmn.errors import InputError
 from ppmn.model import folder as weights
 from ppmn.model.dinov2 import Dinov2FPN
 from ppmn.model.losses import RoundLoss, ppm_losses, total
 from ppmn.model.network import PPMN
-from ppmn.presets import TrainConfig
 from ppmn.training.dataset import (
     Bad,
     Item,
@@ -94,43 +93,40 @@ def train(
     sources = open_sources(data)
     if not dry_run and world.rank == 0:
         read = {s.name: {"fingerprint": s.fingerprint, "weight": s.weight} for s in sources}
-        begun = weights.sha256(init / weights.WEIGHTS) if init else ""
+        begun = weights.sha256(init / weights.MODEL_FILE) if init else ""
         about = {"threads": threads, "processes": world.size, "init": begun, "data": read}
         folder.claim({**about, "config": asdict(config)})
     data_set = TrainingSet(sources, config, model, open_caches(config, cache, model, sources))
-    run = Run(config, world, model.to(world.device), data_set, folder, skip_bad)
+    run = Trainer(config, world, model.to(world.device), data_set, folder, skip_bad)
     if dry_run:
-        run.rehearse()
+        run.dry_run()
         return
     if (state := folder.newest()) is not None:
         run.restore(state)
     if world.rank == 0:
         folder.rewind_log(run.progress)
-    run.go(validation(sources, config))
+    run.fit(validation(sources, config))
 
 
 def start(config: TrainConfig, init: Path | None) -> PPMN:
     """The network to begin with, fresh or another's; frozen parts take no gradient."""
     if init is not None:
-        model = adapted(weights.load(init), config.model)
-    elif config.lr_image == 0 and "image" not in weights.bases(config.model):
+        model = adapted(weights.load_model(init), config.model)
+    elif config.lr_image == 0 and "image" not in weights.base_weights(config.model):
         raise InputError("the image encoder is frozen (lr_image is 0): give --init a model that has one")
     else:
-        model = weights.build(config.model)
-    model.image_encoder.requires_grad_(config.lr_image > 0)
+        model = weights.build_model(config.model)
+    model.get_submodule("image_encoder").requires_grad_(config.lr_image > 0)
     if isinstance(model.image_encoder, Dinov2FPN):
-        if config.lr_image > 0 and not config.model.image.tuned:
-            raise InputError("lr_image is above 0, but model.image.tuned says that no block is to be trained")
+        if config.lr_image > 0 and not model.image_encoder.config.trainable_blocks:
+            raise InputError("lr_image is above 0, but model.image.trainable_blocks is 0")
         model.image_encoder.vit.requires_grad_(False)
-        model.image_encoder.tuned.requires_grad_(config.lr_image > 0)
+        model.image_encoder.trainable.requires_grad_(config.lr_image > 0)
         model.image_encoder.adapter.requires_grad_(True)
     model.text_encoder.requires_grad_(config.lr_text > 0)
     if config.model.pixels == 0:  # nothing is aggregated
         for refine in model.head.rounds:
             refine.aggregate.requires_grad_(False)
-    if config.model.supervised_rounds == "printed":  # no loss reaches the last round
-        model.head.rounds[-1].requires_grad_(False)
-        model.head.project_pixels[-1].requires_grad_(False)
     return model
 
 
@@ -138,9 +134,12 @@ def adapted(model: PPMN, config: ModelConfig) -> PPMN:
     """A model under another configuration: its encoders, and of its head the tensors that still fit."""
     if model.config == config:
         return model
-    changed = PPMN(weights.image_encoder(config), model.text_encoder, config)
+    changed = PPMN(weights.build_image_encoder(config), model.text_encoder, config)
     changed.text_encoder.query = config.query
-    weights.fit(changed.image_encoder, model.image_encoder.state_dict(), "the model given to --init")
+    encoder = changed.get_submodule("image_encoder")
+    weights.copy_tensors(
+        encoder, model.get_submodule("image_encoder").state_dict(), "the model given to --init"
+    )
     own = changed.head.state_dict()
     kept = {n: t for n, t in model.head.state_dict().items() if n in own and own[n].shape == t.shape}
     changed.head.load_state_dict(kept, strict=False)
@@ -148,7 +147,7 @@ def adapted(model: PPMN, config: ModelConfig) -> PPMN:
     return changed
 
 
-class Run:
+class Trainer:
     """A run in progress: the network, its optimizer, and how far it has come."""
 
     def __init__(
@@ -163,14 +162,14 @@ class Run:
         self.config, self.world, self.model, self.data = config, world, model, data
         self.folder, self.skip_bad, self.progress = folder, skip_bad, Progress()
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.average = {n: p.detach().clone() for n, p in self.trained.items()} if config.average else {}
+        self.average = {n: p.detach().clone() for n, p in self.trained.items()} if config.ema_decay else {}
         decay = config.weight_decay
         self.optimizer = torch.optim.AdamW(self.groups(), lr=config.lr, weight_decay=decay, fused=True)
         self.network: nn.Module = model
         if world.size > 1:
             # small buckets: one gradient travels while the next is computed
             self.network = DistributedDataParallel(model, bucket_cap_mb=2, gradient_as_bucket_view=True)
-        self.batch = config.batch * (world.size if config.per_process else 1)
+        self.batch = config.batch_size * (world.size if config.per_process else 1)
         if self.batch < world.size:
             raise InputError(f"a batch of {self.batch} cannot be shared by {world.size} processes")
 
@@ -190,12 +189,11 @@ class Run:
                 groups.append({"params": mine, "base": rate, "part": part})
         return groups
 
-    def go(self, held: Mapping[str, Sequence[Narrative]]) -> None:
+    def fit(self, held: Mapping[str, Sequence[Narrative]]) -> None:
         """All epochs that are left: step, keep, evaluate; in the end the best network."""
         config, progress, first = self.config, self.progress, self.world.rank == 0
         for epoch in range(progress.epoch, config.epochs):
-            with self.data.sized(epoch):
-                self.one_epoch(epoch)
+            self.one_epoch(epoch)
             progress.epoch, progress.step = epoch + 1, 0
             if held and (progress.epoch % config.evaluate_every == 0 or progress.epoch == config.epochs):
                 self.evaluate(held)
@@ -289,7 +287,7 @@ class Run:
 
     def set_modes(self) -> None:
         self.model.train()
-        self.model.image_encoder.train(self.config.lr_image > 0)
+        self.model.get_submodule("image_encoder").train(self.config.lr_image > 0)
         self.model.text_encoder.train(self.config.text_dropout)
 
     def set_rates(self, steps: int) -> None:
@@ -305,12 +303,12 @@ class Run:
             group["lr"] = group["base"] * warm * (1.0 if keeps else factor)
 
     def update(self) -> None:
-        if self.config.clip:
-            nn.utils.clip_grad_norm_(list(self.trained.values()), self.config.clip)
+        if self.config.max_grad_norm:
+            nn.utils.clip_grad_norm_(list(self.trained.values()), self.config.max_grad_norm)
         self.optimizer.step()
         self.progress.step, self.progress.total = self.progress.step + 1, self.progress.total + 1
         if self.average:
-            decay = min(self.config.average, (1 + self.progress.total) / (10 + self.progress.total))
+            decay = min(self.config.ema_decay, (1 + self.progress.total) / (10 + self.progress.total))
             with torch.no_grad():
                 for name, parameter in self.trained.items():
                     self.average[name].lerp_(parameter, 1 - decay)
@@ -358,7 +356,7 @@ class Run:
                 "average": self.average,
                 "optimizer": self.optimizer.state_dict(),
             }
-            self.folder.save(self.progress, state, self.config.keep)
+            self.folder.save(self.progress, state, self.config.keep_checkpoints)
 
     def restore(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint of this very run."""
@@ -375,10 +373,10 @@ class Run:
         with self.averaged():
             if best is not None:
                 self.put(best)
-            weights.save(self.model, self.folder.folder)
+            weights.save_model(self.model, self.folder.folder)
         print(f"the network is in {self.folder.folder}")
 
-    def rehearse(self) -> None:
+    def dry_run(self) -> None:
         """One step, to see that everything fits, and what the whole would take."""
         batches = epoch_batches(self.data, 0, self.batch)
         mine = [batch[self.world.rank :: self.world.size] for batch in batches[:1]]

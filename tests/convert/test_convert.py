@@ -20,12 +20,13 @@ from torch import Tensor
 from transformers import BertConfig, BertModel
 
 from ppmn.cli import main
-from ppmn.config import ImageConfig, ModelConfig, released
+from ppmn.config import ModelConfig, ResNetConfig
 from ppmn.convert import key_maps as names
 from ppmn.convert.convert import bert_from, convert, parts_of
 from ppmn.convert.unpickle import read_checkpoint
 from ppmn.errors import InputError
-from ppmn.model.network import PPMN, Head
+from ppmn.model.folder import load_model
+from ppmn.model.network import Head
 from ppmn.model.resnet import ResNetFPN
 
 State = dict[str, Tensor]
@@ -79,7 +80,7 @@ def head_state(rounds: int = 3) -> State:
     return state
 
 
-def image_state(config: ImageConfig) -> State:
+def image_state(config: ResNetConfig) -> State:
     """detectron2's panoptic FPN with some of its other heads."""
     value, ours = Values(), shapes(ResNetFPN(config, True))
     state = {theirs: value(ours[name]) for name, theirs in names.detectron2_names(config.depth).items()}
@@ -91,7 +92,7 @@ def image_state(config: ImageConfig) -> State:
 
 
 def torchvision_state(depth: int) -> State:
-    value, ours = Values(), shapes(ResNetFPN(ImageConfig(depth, "torchvision"), True))
+    value, ours = Values(), shapes(ResNetFPN(ResNetConfig(depth=depth, form="torchvision"), True))
     state = {theirs: value(ours[name]) for name, theirs in names.torchvision_names(depth).items()}
     return state | {
         "bn1.num_batches_tracked": torch.tensor(7),
@@ -162,12 +163,12 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-NARROW = ImageConfig(50, width=8)  # 256 channels in the pyramid all the same
+NARROW = ResNetConfig(depth=50, width=8)  # 256 channels in the pyramid all the same
 
 
 def test_a_released_checkpoint_converts_whole(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     base = BertConfig()
-    head, image, text = head_state(), image_state(ImageConfig()), bert_state(base, old=False)
+    head, image, text = head_state(), image_state(ResNetConfig()), bert_state(base, old=False)
     file = place / "checkpoint.pth"
     torch.save(checkpoint(model=head, fpn_model=image, bert_model=text), file)
     assert file.stat().st_size < 2e6
@@ -180,8 +181,8 @@ def test_a_released_checkpoint_converts_whole(place: Path, capsys: pytest.Captur
     assert "left behind as unused: 115 tensors, 5.66 M values" in said
     assert "roi_head.mask_head.*.kernel_update_conv.fc_norm.bias (3)" in said
     assert "bert.encoder.visn_fc.visn_fc.weight" in said
-    model = PPMN.from_pretrained(place / "model")
-    assert model.config == replace(released(), text=model.config.text)
+    model = load_model(place / "model")
+    assert model.config == replace(ModelConfig(), text=model.config.text)
     theirs = names.released_head(head, 3)
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in model.head.state_dict().items())
     theirs = names.detectron2_encoder(image, 101)
@@ -214,13 +215,13 @@ def test_a_converted_head_passes_parity(place: Path, bert: Path, form: Callable[
         str(place / "model"),
     ]
     assert main(command) == 0
-    case.head = lambda: PPMN.from_pretrained(place / "model").head  # type: ignore[method-assign]
+    case.head = lambda: load_model(place / "model").head  # type: ignore[method-assign]
     parity.settle_ties(case)
     parity.test_logits(case)
 
 
 def test_detectron2_converts(place: Path, bert: Path) -> None:
-    state = image_state(ImageConfig())
+    state = image_state(ResNetConfig())
     for protocol in (2, 4):
         arrays = {name: tensor.half().numpy() for name, tensor in state.items()}
         file = place / "model_final.pkl"
@@ -232,7 +233,7 @@ def test_detectron2_converts(place: Path, bert: Path) -> None:
     small = {name: tensor.numpy() for name, tensor in image_state(NARROW).items()}
     file.write_bytes(pickle.dumps({"model": small}))
     assert main(["convert", str(file), "--text", str(bert), "-o", str(place / "model")]) == 0
-    encoder = PPMN.from_pretrained(place / "model").image_encoder
+    encoder = load_model(place / "model").image_encoder
     theirs = names.detectron2_encoder(image_state(NARROW), 50)
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in encoder.state_dict().items())
 
@@ -259,7 +260,7 @@ def test_the_old_bert_converts(place: Path, name: str | None) -> None:
     if name:
         plain = {"hidden_size": 768, "num_hidden_layers": 2, "vocab_size": 30522, "type_vocab_size": 2}
         (place / name).write_text(json.dumps(plain))
-    encoder, part = bert_from(str(place), released(), None)
+    encoder, part = bert_from(str(place), ModelConfig(), None)
     assert part is not None
     assert {n.split(".")[0] for n in part.left} == {"bert", "cls"}  # the pooler and the heads
     ours = encoder.bert.state_dict()

@@ -76,7 +76,7 @@ def test_reader_keeps_what_is_grounded_and_counts_the_rest(data: Path) -> None:
         ((300,), False, False),
     ]
     assert narratives[-1].index == 2
-    assert (first.image.ids() == IDS).all() and first.image.photo.is_file()
+    assert (first.image.ids() == IDS).all() and first.image.file.is_file()
     assert narratives.categories[193].name == "grass"
 
 
@@ -88,7 +88,7 @@ def test_reader_goes_to_workers_by_name_and_is_built_once(data: Path, cache: Pat
     moved = data.rename(data.with_name("moved"))
     again = open_narratives(moved, "val2017")
     assert {f: f.stat().st_mtime_ns for f in cache.iterdir()} == made
-    assert again[0].image.photo.is_relative_to(moved) and again.fingerprint == narratives.fingerprint
+    assert again[0].image.file.is_relative_to(moved) and again.fingerprint == narratives.fingerprint
 
 
 def test_index_follows_the_content_and_survives_damage(data: Path, cache: Path) -> None:

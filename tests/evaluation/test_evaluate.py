@@ -85,13 +85,13 @@ class Fake:
         ids = np.asarray(photo)[..., 0].astype(np.int32)
         for start, end in spans:
             row = SEGMENTS[caption[start:end]]
-            if protocol == "released":
+            if protocol == "ppmn2022":
                 truth = targets_released(ids, [row], *released_size(*ids.shape))[0]
             else:
                 truth = np.isin(ids, row)
             answers = {"truth": truth, "nothing": truth & False, "everything": truth | True}
             answers["cat"] = truth & (row == (1,))
-            yield np.where(answers[self.name], 0.45, 0.1).astype(np.float32) + (protocol == "released") * 0.3
+            yield np.where(answers[self.name], 0.45, 0.1).astype(np.float32) + (protocol == "ppmn2022") * 0.3
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def run(root: Path, *options: str | Path) -> dict[str, Any]:
     return json.loads(file.read_text())
 
 
-@pytest.mark.parametrize("protocol", ["full", "released"])
+@pytest.mark.parametrize("protocol", ["full", "ppmn2022"])
 def test_truth_is_all_and_nothing_is_none(root, load, protocol):
     truth = run(root, "--model", "truth", "--protocol", protocol)
     nothing = run(root, "--model", "nothing", "--protocol", protocol)
@@ -152,7 +152,7 @@ def test_empty_truth_is_told_apart(root, load, capsys):
     assert (got["phrases"]["overall"], got["empty"], got["empty_found"]) == (10, 1, 0)
     assert run(root, "--model", "truth")["empty_found"] == 1
     assert "1 phrases have an empty ground truth, in no figure above" in capsys.readouterr().out
-    released = run(root, "--model", "truth", "--protocol", "released")
+    released = run(root, "--model", "truth", "--protocol", "ppmn2022")
     assert released["phrases"]["overall"] == 11
     assert released["overall"] == pytest.approx(100 * 10 / 11, abs=0.01)  # nothing for nothing is a miss
 
@@ -166,7 +166,7 @@ def test_what_is_known_to_be_absent_is_an_empty_truth(root, load):
     got = run(root, "--model", "everything", "--save-predictions", root / "p.jsonl")
     assert (got["phrases"]["overall"], got["empty"], got["empty_found"]) == (10, 1, 0)
     assert run(root, "--predictions", root / "p.jsonl")["records"] == got["records"]
-    released = run(root, "--model", "everything", "--protocol", "released")
+    released = run(root, "--model", "everything", "--protocol", "ppmn2022")
     assert (released["phrases"]["overall"], released["empty"]) == (10, 0)
 
 
@@ -245,7 +245,7 @@ def test_rle_round_trip_and_a_torn_one_is_refused(height, width, data):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "truth", "--protocol", "released", "--save-predictions", "p"], "protocol full only"),
+        (["--model", "truth", "--protocol", "ppmn2022", "--save-predictions", "p"], "protocol full only"),
         (["--model", "truth", "--json", "nowhere/run.json"], "nowhere"),
         (["--model", "truth", "--compare", "none.json"], "none.json"),
         (["--model", "truth", "--worst", "-1"], "--worst is -1"),
@@ -272,7 +272,7 @@ def test_a_photo_that_is_not_as_annotated_is_named(root, load, capsys):
 
 def test_released_is_refused_for_a_model_of_another_size(root):
     with pytest.raises(InputError, match="800/1333, and truth runs at 518/518"):
-        model_answers(Fake("truth", (518, 518)), "released")
+        model_answers(Fake("truth", (518, 518)), "ppmn2022")
 
 
 def test_sizes_of_data_and_weights_are_checked(root, load, capsys):
@@ -304,7 +304,7 @@ def test_comparison_curves_and_worst(root, load, tmp_path, capsys):
         main(["evaluate", "--curves", str(alone), "--with", str(everything), str(tmp_path / "run.json")]) == 0
     )
     assert alone.is_file() and not list(tmp_path.glob("*.part"))
-    released = ["--protocol", "released", "--compare", str(everything)]
+    released = ["--protocol", "ppmn2022", "--compare", str(everything)]
     assert main(["evaluate", "--model", "cat", "--data", str(moved), *released]) == 2
     assert "by one protocol only" in capsys.readouterr().err
 

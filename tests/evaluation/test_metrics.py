@@ -48,7 +48,7 @@ def quarter_scale(gt: torch.Tensor, resized: tuple[int, int], padded: tuple[int,
 
 def test_released_protocol_gives_the_authors_numbers(eval_set):
     meta, tensors = eval_set
-    metric, expected = AverageRecall("released"), []
+    metric, expected = AverageRecall("ppmn2022"), []
     for number, image in enumerate(meta["images"]):
         truth = quarter_scale(tensors[f"img{number:02}.gt"], image["resized"], image["padded"])
         maps = tensors[f"img{number:02}.logits4"].float().sigmoid()
@@ -80,12 +80,12 @@ def test_released_protocol_gives_the_authors_numbers(eval_set):
 
 def test_released_lists_give_the_authors_values(eval_set):
     for name, case in eval_set[0]["average_accuracy_lists"].items():
-        assert average_recall(case["ious"], "released") == pytest.approx(case["AA"], abs=1e-9), name
+        assert average_recall(case["ious"], "ppmn2022") == pytest.approx(case["AA"], abs=1e-9), name
 
 
 @pytest.mark.parametrize("edge", [0.0, 1e-5, 0.1, 0.25, 0.3, 0.29999999, 0.5, 0.57, 0.99998, 0.99999, 1.0])
 def test_closed_form_is_the_loop_at_the_edges(edge):
-    assert average_recall([edge], "released") == pytest.approx(threshold_loop([edge]), abs=1e-10)
+    assert average_recall([edge], "ppmn2022") == pytest.approx(threshold_loop([edge]), abs=1e-10)
 
 
 @settings(max_examples=8, deadline=None)
@@ -93,7 +93,7 @@ def test_closed_form_is_the_loop_at_the_edges(edge):
 def test_mean_iou_is_the_threshold_loop(ious):
     loop = threshold_loop(ious)
     assert average_recall(ious) == pytest.approx(loop, abs=1.1e-5)
-    assert average_recall(ious, "released") == pytest.approx(loop, abs=1e-10)
+    assert average_recall(ious, "ppmn2022") == pytest.approx(loop, abs=1e-10)
 
 
 @given(ious_lists)
@@ -106,7 +106,7 @@ def test_curve_falls_from_one_and_its_area_is_the_average_recall(ious):
 
 def test_nan_is_left_out_in_full_and_a_miss_in_released():
     assert average_recall([0.2, math.nan, 0.8]) == pytest.approx(0.5)
-    assert average_recall([0.2, math.nan, 0.8], "released") == pytest.approx(1 / 3, abs=1e-5)
+    assert average_recall([0.2, math.nan, 0.8], "ppmn2022") == pytest.approx(1 / 3, abs=1e-5)
     assert recall_curve([0.2, math.nan])[0] == 0.5
 
 
@@ -122,7 +122,7 @@ def measure(rows, protocol="full", keys=None) -> AverageRecall:
 
 
 @settings(deadline=None, max_examples=30)
-@given(st.lists(phrases, max_size=12), st.integers(1, 4), st.randoms(), st.sampled_from(["full", "released"]))
+@given(st.lists(phrases, max_size=12), st.integers(1, 4), st.randoms(), st.sampled_from(["full", "ppmn2022"]))
 def test_merging_in_any_way_is_exact(rows, parts, rand: random.Random, protocol):
     whole = measure(rows, protocol).compute()
     keys = list(range(len(rows)))

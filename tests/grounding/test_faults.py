@@ -16,7 +16,7 @@ from support.models import bert_folder, small_ppmn
 
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import Grounder
-from ppmn.images import read_photo
+from ppmn.images import read_image
 
 CAPTION = "two dogs on the green grass"
 
@@ -100,11 +100,11 @@ def test_what_is_no_whole_photo_is_refused_in_a_sentence(
     grounder: Grounder, name: str, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError) as refused:
-        grounder.look(BAD[name])
+        grounder.encode(BAD[name])
     assert len(str(refused.value).splitlines()) == 1
     (tmp_path / "photo.jpg").write_bytes(BAD[name])
     with pytest.raises(InputError, match=r"photo\.jpg"):
-        grounder.look(tmp_path / "photo.jpg")
+        grounder.encode(tmp_path / "photo.jpg")
 
 
 @given(st.data())
@@ -114,23 +114,23 @@ def test_a_photo_with_bytes_changed_is_read_or_refused(data: st.DataObject) -> N
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
-        assert read_photo(bytes(content), most_pixels=10_000_000).mode == "RGB"
+        assert read_image(bytes(content), most_pixels=10_000_000).mode == "RGB"
     except InputError as error:
         assert str(error)
 
 
 def test_colours_come_out_as_a_person_sees_them() -> None:
-    assert read_photo(rotated()).getpixel((0, 0)) == pytest.approx(
+    assert read_image(rotated()).getpixel((0, 0)) == pytest.approx(
         gradient().rotate(-90, expand=True).getpixel((0, 0)), abs=12
     )
-    grey = np.asarray(read_photo(sixteen_bit()))
+    grey = np.asarray(read_image(sixteen_bit()))
     assert grey[0, 0].max() == 0 and grey[-1, -1].min() == 255 and 120 < grey.mean() < 135
     clear = Image.new("RGBA", (2, 2), (255, 0, 0, 0))
-    assert read_photo(clear).getpixel((0, 0)) == (255, 255, 255)
+    assert read_image(clear).getpixel((0, 0)) == (255, 255, 255)
     cyan = Image.new("CMYK", (8, 8), (255, 0, 0, 0))
-    red, green, blue = read_photo(encoded(cyan, "JPEG")).getpixel((4, 4))
+    red, green, blue = read_image(encoded(cyan, "JPEG")).getpixel((4, 4))
     assert red < 60 and min(green, blue) > 180
-    first = read_photo(animated("GIF")).getpixel((0, 0))
+    first = read_image(animated("GIF")).getpixel((0, 0))
     assert first == pytest.approx(gradient().getpixel((0, 0)), abs=30)
 
 
@@ -138,7 +138,7 @@ def test_colours_come_out_as_a_person_sees_them() -> None:
 @pytest.mark.parametrize("shape", [(30, 40), (30, 40, 1), (30, 40, 3), (30, 40, 4)])
 def test_arrays(dtype: type, shape: tuple[int, ...]) -> None:
     white = 1 if dtype in (np.float32, bool) else np.iinfo(dtype).max
-    photo = read_photo(np.full(shape, white, dtype))
+    photo = read_image(np.full(shape, white, dtype))
     assert photo.size == (40, 30) and photo.getpixel((3, 3)) == (255, 255, 255)
 
 
@@ -147,7 +147,7 @@ def test_arrays(dtype: type, shape: tuple[int, ...]) -> None:
 )
 def test_arrays_that_are_no_photo(array: np.ndarray) -> None:
     with pytest.raises(InputError):
-        read_photo(array)
+        read_image(array)
 
 
 def bomb(width: int, height: int) -> bytes:
@@ -165,7 +165,7 @@ def bomb(width: int, height: int) -> bytes:
 @pytest.mark.parametrize("side", [13_000, 60_000])
 def test_a_photo_beyond_the_limit_is_refused_before_it_is_unpacked(side: int) -> None:
     with pytest.raises(InputError, match="150,000,000"):
-        read_photo(bomb(side, side))
+        read_image(bomb(side, side))
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from ppmn.data.panoptic import read_ids
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import Predictor
 from ppmn.grounding.grounder import Grounder
-from ppmn.grounding.maps import Frame
+from ppmn.grounding.maps import MapGeometry
 from ppmn.grounding.render import colour
-from ppmn.grounding.result import Grounding, PhraseGrounding
+from ppmn.grounding.result import Grounding, PhrasePrediction
 from ppmn.phrases.rules import find_phrases, parse_brackets
 
 CAPTION = "In this image there are two dogs on the green grass, and a red ball under the blue sky."
@@ -53,7 +53,7 @@ def picture(width: int = 90, height: int = 60) -> Image.Image:
 
 def drawn(caption: str = CAPTION, width: int = 90, height: int = 60, threshold: float = 0.5) -> Grounding:
     """A grounding whose maps are drawn, so that what must come out is known."""
-    frame = Frame(height, width, (8, 12), (7.5, 11.25))
+    frame = MapGeometry(height, width, (8, 12), (7.5, 11.25))
     caption, marked = parse_brackets(caption)
     found = [p for p in find_phrases(caption, marked) if not p.empty]
     y, x = np.mgrid[:8, :12]
@@ -61,7 +61,7 @@ def drawn(caption: str = CAPTION, width: int = 90, height: int = 60, threshold: 
         np.exp(-((x - 2 - 2 * n) ** 2 + (y - 3) ** 2) / (4 + n)).astype(np.float32)
         for n, _ in enumerate(found)
     ]
-    answers = tuple(PhraseGrounding(p, m, frame, threshold) for p, m in zip(found, maps, strict=True))
+    answers = tuple(PhrasePrediction(p, m, frame, threshold) for p, m in zip(found, maps, strict=True))
     return Grounding(picture(width, height), caption, answers, threshold, photo_name="photo.png")
 
 
@@ -108,7 +108,7 @@ def test_a_map_is_brought_to_the_photo_s_pixels_in_one_bilinear_step(
 ) -> None:
     height, width = size
     covered = (grid[0] * part[0], grid[1] * part[1])
-    frame = Frame(height, width, grid, covered)
+    frame = MapGeometry(height, width, grid, covered)
     response = np.random.default_rng(seed).random(grid, np.float32)
     # grid_sample wants -1..1 over the whole grid; of it the photo takes the covered part
     y = torch.arange(height).add(0.5).div(height).mul(2 * part[0]).sub(1)
@@ -127,24 +127,24 @@ def test_a_map_is_brought_to_the_photo_s_pixels_in_one_bilinear_step(
 def test_a_photo_without_padding_is_plain_interpolation() -> None:
     response = np.random.default_rng(0).random((6, 8), np.float32)
     wanted = fn.interpolate(torch.from_numpy(response)[None, None], (48, 64), mode="bilinear")[0, 0]
-    np.testing.assert_allclose(Frame(48, 64, (6, 8), (6, 8)).response(response), wanted, atol=1e-6)
+    np.testing.assert_allclose(MapGeometry(48, 64, (6, 8), (6, 8)).response(response), wanted, atol=1e-6)
 
 
 def test_padding_does_not_move_a_mask(grounder: Grounder) -> None:
     """A bright spot stays under its pixel whatever part of the grid is padding."""
     for width in (64, 65, 90, 96, 97, 128):
         photo = picture(width, 64)
-        frame = grounder.look(photo).encoded.frames[0]
-        stride, scale = grounder.model.image_encoder.stride, frame.width / (frame.covered[1] * 8)
-        for cell in range(int(frame.covered[1]) - 1):
-            response = np.zeros(frame.grid, np.float32)
+        frame = grounder.encode(photo).encoded.frames[0]
+        stride, scale = grounder.model.image_encoder.stride, frame.width / (frame.content_size[1] * 8)
+        for cell in range(int(frame.content_size[1]) - 1):
+            response = np.zeros(frame.map_size, np.float32)
             response[:, cell] = 1
             (x, _, w, _) = frame.measure(response, 0.5).box or (0, 0, 0, 0)
             assert x + w / 2 == pytest.approx((cell + 0.5) * stride * scale, abs=1)
 
 
 def test_one_look_serves_many_captions_and_equals_grounding_at_once(grounder: Grounder) -> None:
-    look = grounder.look(picture())
+    look = grounder.encode(picture())
     for caption in (CAPTION, "a cat", "[the sky] and [a tree]"):
         alone = grounder.ground(picture(), caption)
         for a, b in zip(look.ground(caption), alone, strict=True):
@@ -157,7 +157,7 @@ def test_lists_are_batched_and_equal_single_calls(tmp_path: Path, padding: bool)
     photos = [picture(*size) for size in ((90, 60), (40, 90), (33, 33), (200, 40), (64, 64))]
     captions = [CAPTION, "a cat", "[dogs] [grass] [sky]", "two dogs, a red ball", CAPTION]
     together = grounder.ground(photos, captions, rounds=True)
-    looks = grounder.look(photos)
+    looks = grounder.encode(photos)
     for photo, caption, found, look in zip(photos, captions, together, looks, strict=True):
         single = grounder.ground(photo, caption, rounds=True)
         assert [p.text for p in found] == [p.text for p in single]
@@ -176,7 +176,7 @@ def test_lists_must_fit(grounder: Grounder) -> None:
 
 
 def test_brackets_spans_and_empty_phrases(grounder: Grounder) -> None:
-    look = grounder.look(picture())
+    look = grounder.encode(picture())
     found = look.ground("[two dogs] on [the grass]")
     assert found.caption == "two dogs on the grass" and [p.text for p in found] == ["two dogs", "the grass"]
     assert [p.span for p in look.ground("two dogs on grass", spans=[(4, 8)])] == [(4, 8)]
@@ -279,8 +279,8 @@ def test_grounder_is_a_predictor(grounder: Grounder) -> None:
     found = grounder.ground(photo, caption, spans=spans)
     for chances, phrase in zip(full, found, strict=True):
         np.testing.assert_array_equal(chances, phrase.response)
-    released = list(predictor.predict(photo, caption, spans, "released"))
-    rows, columns = found[0].frame.grid
+    released = list(predictor.predict(photo, caption, spans, "ppmn2022"))
+    rows, columns = found[0].frame.map_size
     assert [r.shape for r in released] == [(2 * rows, 2 * columns)] * 2
     assert list(predictor.predict(photo, caption, [], "full")) == []
     assert predictor.sides == (64, 128) and predictor.threshold == 0.5 and predictor.name == "model"
@@ -291,7 +291,7 @@ def test_a_saved_model_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest
     out = tmp_path / "run.json"
     assert main(["evaluate", "--model", str(folder), "--data", f"{root}:val2017", "--json", str(out)]) == 0
     assert json.loads(out.read_text())["phrases"]["overall"] == 3
-    released = ["evaluate", "--model", str(folder), "--data", str(root), "--protocol", "released"]
+    released = ["evaluate", "--model", str(folder), "--data", str(root), "--protocol", "ppmn2022"]
     assert main(released) == 2 and "800/1333" in capsys.readouterr().err
 
 

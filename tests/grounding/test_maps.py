@@ -16,7 +16,7 @@ from support.models import bert_folder, small_ppmn
 from ppmn.config import ModelConfig
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import Grounder
-from ppmn.grounding.maps import own_edges, strong_parts
+from ppmn.grounding.maps import apply_hysteresis, apply_relative_threshold
 
 
 @given(
@@ -30,7 +30,7 @@ def test_a_part_stays_where_it_comes_near_the_highest_response(
     shape: tuple[int, int, int], threshold: float, peak: float, seed: int
 ) -> None:
     maps = np.random.default_rng(seed).random(shape, np.float32)
-    for before, after in zip(maps, strong_parts(maps, threshold, peak), strict=True):
+    for before, after in zip(maps, apply_hysteresis(maps, threshold, peak), strict=True):
         parts = label(before > threshold, connectivity=2)
         left_out = np.zeros(parts.shape, bool)
         for part in range(1, parts.max() + 1):
@@ -52,7 +52,7 @@ def test_a_mask_ends_at_a_share_of_the_highest_response(
 ) -> None:
     chance = np.random.default_rng(seed)
     maps = chance.random(shape, np.float32) * chance.random((shape[0], 1, 1), np.float32)
-    for before, after in zip(maps, own_edges(maps, threshold, edge), strict=True):
+    for before, after in zip(maps, apply_relative_threshold(maps, threshold, edge), strict=True):
         if before.max() <= threshold:  # nothing is there: nothing appears
             np.testing.assert_array_equal(after, before)
             continue

@@ -14,7 +14,7 @@ from ppmn.errors import InputError
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.onnx import export_onnx, export_phrases
 from ppmn.model.lcpa import blur
-from ppmn.model.network import Pixels
+from ppmn.model.network import PixelFeatures
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -37,14 +37,14 @@ def test_onnx_equals_torch(exported: tuple[Grounder, Path], width: int, height: 
     grounder, folder = exported
     model = grounder.model
     noise = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
-    prepared = model.image_encoder.prepare(Image.fromarray(noise))
+    prepared = model.preprocess(Image.fromarray(noise))
     vectors = torch.randn(words, model.text_encoder.channels, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        looked = model.head.look(model.image_encoder([prepared]))
+        looked = model.head.encode(model.image_encoder([prepared]))
         maps = model.head.ground(looked, vectors, [words])
 
     h, w = prepared.shape[1:]
-    photo = np.full((3, *model.image_encoder.padded(h, w)), 99, np.float32)  # padding may hold anything
+    photo = np.full((3, *model.image_encoder.padded_size(h, w)), 99, np.float32)  # padding may hold anything
     photo[:, :h, :w] = prepared
     image, phrases = (ort.InferenceSession(folder / name) for name in ("image.onnx", "phrases.onnx"))
     pixels = image.run(None, {"photo": photo, "size": np.array([h, w])})
@@ -67,7 +67,7 @@ def clear_cuts(H: list[torch.Tensor], S: int) -> torch.Tensor:
     return certain
 
 
-@pytest.mark.parametrize("changes", [{"aggregation": "mutan"}, {"aggregation": "sk", "wiring": "paper"}])
+@pytest.mark.parametrize("changes", [{"aggregation": "mutan"}, {"aggregation": "sk", "variant": "paper"}])
 def test_what_people_ablate_is_exported_for_any_number_of_phrases(
     tmp_path: Path, changes: dict[str, str]
 ) -> None:
@@ -75,7 +75,7 @@ def test_what_people_ablate_is_exported_for_any_number_of_phrases(
     export_phrases(model, tuple(torch.randn(1, 32, 24, 28) for _ in range(3)), tmp_path / "phrases.onnx")
     pixels, vectors = torch.randn(3, 1, 32, 9, 14), torch.randn(11, 32)
     with torch.inference_mode():
-        maps = model.head.ground(Pixels(tuple(pixels)), vectors, [11])
+        maps = model.head.ground(PixelFeatures(tuple(pixels)), vectors, [11])
     named = {f"pixels_{index}": p.numpy() for index, p in enumerate(pixels)}
     run = ort.InferenceSession(tmp_path / "phrases.onnx").run
     H = torch.from_numpy(run(None, {"vectors": vectors.numpy(), **named})[0])

@@ -61,7 +61,7 @@ def test_pointing_at_a_phrase_lights_it_and_dims_the_rest(page: Any, grounding: 
 def test_pointing_at_the_photo_lights_the_phrases_there(page: Any, grounding: Grounding) -> None:
     both = grounding[0].mask & grounding[1].mask
     y, x = np.argwhere(both)[len(np.argwhere(both)) // 2]
-    scale = page.locator("#masks").bounding_box()["width"] / grounding.photo.width
+    scale = page.locator("#masks").bounding_box()["width"] / grounding.image.width
     page.hover("#masks", position={"x": (x + 0.5) * scale, "y": (y + 0.5) * scale}, force=True)
     wanted = [p.text for p in grounding if p.mask[y, x]]
     assert lit(page) == wanted and len(wanted) >= 2

@@ -12,19 +12,21 @@ from safetensors.torch import load_file
 from support.models import bert_folder, small_config, small_ppmn
 
 from bench.compact import opened
-from ppmn.config import ImageConfig
+from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import Grounder
 from ppmn.model import folder as weights
 from ppmn.model.dinov2 import ROWS, WEIGHTS, Dinov2FPN, attend
+from ppmn.model.preprocess import Preprocess
+from ppmn.model.pyramid import ValidSizes
 from ppmn.presets import PRESETS
 from ppmn.training.dataset import TrainingSet, epoch_batches, load, open_caches
 from ppmn.training.feature_cache import Caches, fingerprint
 from ppmn.training.run_folder import RunFolder
 from ppmn.training.sources import open_sources
-from ppmn.training.trainer import Run, World, start
+from ppmn.training.trainer import Trainer, World, start
 
-IMAGE = ImageConfig(kind="dinov2", channels=32, short=56, long=84, layers=(6, 12))
+IMAGE = DINOv2Config(channels=32, layers=(6, 12))
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +47,7 @@ def test_the_shipped_weights_are_the_converted_ones() -> None:
 
 @pytest.mark.parametrize("tuned", [0, 3, 12])
 def test_a_batch_equals_its_singles(tuned: int) -> None:
-    encoder = Dinov2FPN(replace(IMAGE, tuned=tuned)).eval()
+    encoder = Dinov2FPN(replace(IMAGE, trainable_blocks=tuned)).eval()
     pictures = photos((56, 84), (56, 84), (84, 56))
     with torch.no_grad():
         together = encoder(pictures)
@@ -53,7 +55,7 @@ def test_a_batch_equals_its_singles(tuned: int) -> None:
             for level, alone in zip(together.levels, encoder([picture]).levels, strict=True):
                 _, _, height, width = alone.shape
                 assert torch.allclose(level[row, :, :height, :width], alone[0], atol=1e-4)
-    assert together.cells == [(2, 3), (2, 3), (3, 2)]
+    assert together.valid_sizes == ValidSizes(((2, 3), (2, 3), (3, 2)), stride=8)
 
 
 @pytest.mark.parametrize("tokens", [1, ROWS, 2 * ROWS + 3])
@@ -73,7 +75,7 @@ def test_bfloat16_changes_little(encoder: Dinov2FPN) -> None:
         exact = encoder(pictures)
         with torch.autocast("cpu", torch.bfloat16):
             rounded = encoder(pictures).float()
-    assert rounded.cells == exact.cells
+    assert rounded.valid_sizes == exact.valid_sizes
     for level, wanted in zip(rounded.levels, exact.levels, strict=True):
         assert level.dtype == torch.float32
         assert (level - wanted).norm() < 0.05 * wanted.norm()
@@ -84,11 +86,11 @@ def test_a_look_is_in_bfloat16_only_where_the_processor_has_it(
 ) -> None:
     model = small_ppmn(bert_folder(tmp_path / "bert"))
     photo, caption = Image.linear_gradient("L").resize((90, 60)), "a red ball on the grass"
-    exact = Grounder(model, "cpu").ground(photo, caption)
+    exact = Grounder(model, device="cpu").ground(photo, caption)
     model.config = replace(model.config, image=replace(model.config.image, precision="bfloat16"))
     for abilities, same in (({}, True), ({"avx512_bf16": True}, False)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda abilities=abilities: abilities, False)
-        for wanted, found in zip(exact, Grounder(model, "cpu").ground(photo, caption), strict=True):
+        for wanted, found in zip(exact, Grounder(model, device="cpu").ground(photo, caption), strict=True):
             assert np.array_equal(found.map, wanted.map) is same
             assert abs(found.map - wanted.map).mean() < 0.03
 
@@ -102,35 +104,35 @@ def test_its_levels_are_a_pyramid(encoder: Dinov2FPN) -> None:
 
 @pytest.mark.parametrize("tuned", [1, 3, 6, 8, 12])
 def test_what_is_tuned_changes_nothing_before_it_is_trained(encoder: Dinov2FPN, tuned: int) -> None:
-    apart = Dinov2FPN(replace(IMAGE, tuned=tuned)).eval()
+    apart = Dinov2FPN(replace(IMAGE, trainable_blocks=tuned)).eval()
     apart.load_state_dict(encoder.state_dict())
     (picture,) = photos((56, 84))
     with torch.no_grad():
         (kept,) = apart.features([picture])
-        assert sum(value.numel() for value in kept.values()) == apart.values(56, 84)
+        assert sum(value.numel() for value in kept.values()) == apart.feature_count(56, 84)
         for level, mine in zip(encoder([picture]).levels, apart.pyramid([kept]).levels, strict=True):
             assert torch.allclose(level, mine, atol=1e-5)
-    with pytest.raises(InputError, match="tuned"):
-        replace(IMAGE, tuned=tuned, layers=(6,))
-    with pytest.raises(InputError, match="tuned"):
-        ImageConfig(tuned=tuned)
+    with pytest.raises(InputError, match="trainable_blocks"):
+        replace(IMAGE, trainable_blocks=tuned, layers=(6,))
+    with pytest.raises(InputError, match="trainable_blocks"):
+        DINOv2Config(trainable_blocks=13)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (480, 640), (640, 480), (3000, 200), (37, 1900)])
-def test_photos_are_brought_to_whole_pairs_of_patches(encoder: Dinov2FPN, size: tuple[int, int]) -> None:
-    height, width = encoder.size_for(*size)
+def test_images_are_resized_to_multiples_of_two_patches(encoder: Dinov2FPN, size: tuple[int, int]) -> None:
+    height, width = Preprocess(56, 84, encoder.multiple).size(*size)
     assert height % 28 == width % 28 == 0 and min(height, width) >= 28
-    assert encoder.padded(height, width) == (height, width)
+    assert encoder.padded_size(height, width) == (height, width)
 
 
 def test_only_what_was_trained_is_stored(tmp_path: Path) -> None:
     config = replace(small_config(bert_folder(tmp_path / "bert")), image=IMAGE)
-    model = weights.build(config)
-    weights.save(model, tmp_path / "model")
+    model = weights.build_model(config)
+    weights.save_model(model, tmp_path / "model")
     stored = load_file(tmp_path / "model" / "model.safetensors")
     assert not [name for name in stored if name.startswith("image_encoder.vit.")]
     assert [name for name in stored if name.startswith("image_encoder.adapter.")]
-    again = weights.load(tmp_path / "model")
+    again = weights.load_model(tmp_path / "model")
     assert again.config.image.sha256 == hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
@@ -141,31 +143,31 @@ def test_only_what_was_trained_is_stored(tmp_path: Path) -> None:
 def test_models_joined_by_a_plus_are_their_mean(text: Path, tmp_path: Path) -> None:
     states = []
     for name in ("a", "b", "c"):
-        model = weights.build(replace(small_config(text), image=replace(IMAGE, tuned=1)))
-        weights.save(model, tmp_path / name)
+        model = weights.build_model(replace(small_config(text), image=replace(IMAGE, trainable_blocks=1)))
+        weights.save_model(model, tmp_path / name)
         states.append(model.state_dict())
     mean = opened("+".join(str(tmp_path / name) for name in ("a", "b", "c")), "84x112")
-    assert (mean.config.image.short, mean.config.image.long) == (84, 112)
+    assert mean.preprocess == Preprocess(84, 112, 28)
     for name, value in mean.state_dict().items():
         assert torch.allclose(value, sum(state[name] for state in states) / 3, atol=1e-6), name
 
 
 def test_kept_tokens_serve_every_pyramid_but_no_other_size(encoder: Dinov2FPN) -> None:
-    mine = fingerprint(*encoder.makes_features())
-    assert fingerprint(*Dinov2FPN(replace(IMAGE, channels=64)).makes_features()) == mine
-    later = Dinov2FPN(replace(IMAGE, tuned=3))
-    kept = fingerprint(*later.makes_features())
+    mine = fingerprint(*encoder.frozen_part())
+    assert fingerprint(*Dinov2FPN(replace(IMAGE, channels=64)).frozen_part()) == mine
+    later = Dinov2FPN(replace(IMAGE, trainable_blocks=3))
+    kept = fingerprint(*later.frozen_part())
     with torch.no_grad():
         later.vit.encoder.layer[9].norm1.weight.add_(1)
-    assert fingerprint(*later.makes_features()) == kept != mine  # what is trained does not count
+    assert fingerprint(*later.frozen_part()) == kept != mine  # what is trained does not count
     for change in ({"short": 84}, {"layers": (12,)}):
-        assert fingerprint(*Dinov2FPN(replace(IMAGE, **change)).makes_features()) != mine
+        assert fingerprint(*Dinov2FPN(replace(IMAGE, **change)).frozen_part()) != mine
 
 
 @pytest.mark.parametrize("tuned", [0, 2])
 def test_it_is_trained_on_kept_tokens(scenes: Path, text: Path, tmp_path: Path, tuned: int) -> None:
-    model = replace(small_config(text), image=replace(IMAGE, tuned=tuned))
-    quick = {"batch": 4, "workers": 0, "validation": 0.0, "clip": 0.0, "warmup": 0}
+    model = replace(small_config(text), image=replace(IMAGE, trainable_blocks=tuned))
+    quick = {"batch_size": 4, "workers": 0, "validation_fraction": 0.0, "max_grad_norm": 0.0, "warmup": 0}
     config = replace(PRESETS["compact"](), model=model, lr_image=1e-4 if tuned else 0.0, **quick)
     losses = []
     for cache in (None, tmp_path / "cache", tmp_path / "cache"):
@@ -173,7 +175,7 @@ def test_it_is_trained_on_kept_tokens(scenes: Path, text: Path, tmp_path: Path, 
         network = start(config, None)
         sources = open_sources([str(scenes)])
         caches = open_caches(config, cache, network, sources) if cache else Caches()
-        run = Run(
+        run = Trainer(
             config, World.here(), network, TrainingSet(sources, config, network, caches), RunFolder(tmp_path)
         )
         numbers = epoch_batches(run.data, 0, 4)[0]
@@ -185,18 +187,18 @@ def test_it_is_trained_on_kept_tokens(scenes: Path, text: Path, tmp_path: Path, 
         last = tuple(f"vit.encoder.layer.{11 - n}." for n in range(tuned))
         assert changed and all(name.startswith(("adapter.", *last)) for name in changed)
         assert all(any(name.startswith(block) for name in changed) for block in last)
-        weights.save(network, tmp_path / "model", half=True)
+        weights.save_model(network, tmp_path / "model", half=True)
         stored = load_file(tmp_path / "model" / "model.safetensors")
         assert {name for name in stored if ".vit." in name} == {
             f"image_encoder.{n}" for n in changed if "vit" in n
         }
         assert all(value.dtype == torch.float16 for value in stored.values())
-        assert weights.load(tmp_path / "model").config.image.tuned == tuned
+        assert weights.load_model(tmp_path / "model").config.image.trainable_blocks == tuned
     assert losses[1] == losses[2]
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 
 
 def test_a_rate_without_blocks_is_refused(text: Path) -> None:
     model = replace(small_config(text), image=IMAGE)
-    with pytest.raises(InputError, match="no block"):
+    with pytest.raises(InputError, match="trainable_blocks"):
         start(replace(PRESETS["compact"](), model=model, lr_image=1e-4), None)

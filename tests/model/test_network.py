@@ -16,15 +16,18 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from bench.head import Plain
-from ppmn.config import ImageConfig, ModelConfig, paper
+from ppmn.config import DINOv2Config, ModelConfig, ResNetConfig
 from ppmn.convert.key_maps import detectron2_encoder
 from ppmn.errors import InputError
+from ppmn.evaluation.evaluate import released_size
 from ppmn.model.lcpa import blur
 from ppmn.model.losses import ppm_losses, total
-from ppmn.model.neck import Pyramid
+from ppmn.model.pyramid import Pyramid
 from ppmn.model.network import Head
+from ppmn.model.preprocess import Preprocess
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import TextEncoder, Tokens, window_starts
+from ppmn.presets import paper
 
 CAPTIONS = ["two dogs on the grass", "a red ball and the blue sky, a person left of the tree"]
 SPANS = [[(0, 8), (12, 21)], [(2, 10), (15, 27)]]
@@ -52,7 +55,7 @@ def test_fpn_tiny(shared: Path) -> None:
     folder = shared / "reference" / "fpn_tiny"
     state = {k: v.float() for k, v in load_file(folder / "backbone_state.fp16.safetensors").items()}
     io = load_file(folder / "io.safetensors")
-    encoder = ResNetFPN(ImageConfig(101, width=8, channels=16), count_padding=True).eval()
+    encoder = ResNetFPN(ResNetConfig(depth=101, width=8, channels=16), count_padding=True).eval()
     encoder.load_state_dict(detectron2_encoder(state, 101))
     with torch.no_grad():
         levels = encoder([io["image0"].flip(0), io["image1"].flip(0)]).levels  # stored as BGR
@@ -63,10 +66,9 @@ def test_fpn_tiny(shared: Path) -> None:
 
 def test_photos_are_resized_as_the_released_mapper_does(shared: Path) -> None:
     folder = shared / "reference" / "data_mini"
-    encoder = ResNetFPN(ImageConfig(18, width=8), count_padding=True)
     for item in json.loads((folder / "expected" / "meta.json").read_text())["val"]:
         with Image.open(folder / "images" / "val2017" / f"{item['image_id']:012}.jpg") as photo:
-            bgr = encoder.prepare(photo.convert("RGB")).flip(0).contiguous()
+            bgr = Preprocess(800, 1333)(photo.convert("RGB")).flip(0).contiguous()
         assert hashlib.sha256(bgr.numpy().tobytes()).hexdigest() == item["sha256_chw_uint8"]
 
 
@@ -97,7 +99,7 @@ def test_bert_tiny(shared: Path) -> None:
         {"aggregation": "mutan"},
         {"aggregation": "sk"},
         {"query": "phrase"},
-        {"wiring": "paper"},
+        {"variant": "paper"},
         {"selection": "maxpool"},
         {"pixels": 0},
         {"rounds": 0},
@@ -217,18 +219,16 @@ def test_losses_leave_out_unknown_pixels_and_share_a_global_count() -> None:
     assert torch.allclose(sum(parts), whole)
 
 
-def test_supervised_rounds_as_printed_leave_out_the_last(text: Path) -> None:
-    maps, Y = [torch.randn(2, 4, 4) for _ in range(3)], torch.ones(2, 4, 4)
-    assert len(ppm_losses(maps, Y, ModelConfig(rounds=2, supervised_rounds="printed"))) == 2
-    with pytest.raises(InputError, match="empty"):
-        ModelConfig(rounds=0, supervised_rounds="printed")
-
-
 def test_a_configuration_survives_its_file(tmp_path: Path, text: Path) -> None:
-    for config in (ModelConfig(), paper(), small_config(text)):
+    for config in (ModelConfig(), paper().model, small_config(text)):
         config.save(tmp_path / "config.json")
         assert ModelConfig.load(tmp_path / "config.json") == config
-    for broken, word in (('{"wring": "paper"}', "wring"), ('{"wiring": "papr"}', "papr"), ("[1", "JSON")):
+    broken_files = (
+        ('{"version": 2, "varant": "paper"}', "varant"),
+        ('{"version": 2, "variant": "papr"}', "papr"),
+        ('{"version": 9}', "version 9"),
+        ("[1", "JSON"),
+    ):
         (tmp_path / "config.json").write_text(broken)
         with pytest.raises(InputError, match=word):
             ModelConfig.load(tmp_path / "config.json")
@@ -238,3 +238,20 @@ def test_a_configuration_survives_its_file(tmp_path: Path, text: Path) -> None:
 def test_an_encoder_that_is_not_there_is_one_sentence(source: str) -> None:
     with pytest.raises(InputError):
         TextEncoder.from_source(source, "word")
+
+
+def test_one_resize_rule_for_every_image_size() -> None:
+    """The rule of detectron2, which rounds each side after both have been scaled."""
+    assert Preprocess(800, 1333).size(155, 430) == (481, 1333)
+    assert released_size(155, 430)[0] == (481, 1333)
+    assert Preprocess(800, 1333).size(1, 5000) == (1, 1333)
+
+
+def test_a_configuration_without_a_version_is_read(tmp_path: Path) -> None:
+    image = {"depth": 101, "kind": "dinov2", "channels": 128, "short": 588, "long": 784, "layers": [6, 9, 12]}
+    old = {"wiring": "released", "image": image | {"tuned": 3}, "edge": 0.5, "peak": 0.9}
+    (tmp_path / "config.json").write_text(json.dumps(old | {"supervised_rounds": "all"}))
+    config = ModelConfig.load(tmp_path / "config.json")
+    assert config.image == DINOv2Config(channels=128, trainable_blocks=3)
+    assert (config.short_side, config.long_side) == (588, 784)
+    assert (config.relative_threshold, config.hysteresis_peak) == (0.5, 0.9)

@@ -18,8 +18,8 @@ from ppmn.config import ModelConfig
 from ppmn.convert.key_maps import ROUND, released_head, released_head_names
 from ppmn.model.lcpa import blur
 from ppmn.model.losses import ppm_losses, total
-from ppmn.model.neck import Pyramid
 from ppmn.model.network import Head, Maps
+from ppmn.model.pyramid import Pyramid
 
 FIXTURES = Path(os.environ.get("PPMN_FIXTURES", SHARED / "reference"))
 FOLDERS = sorted(f.parent for f in FIXTURES.glob("**/head_state_used.fp16.safetensors"))
@@ -53,7 +53,7 @@ class Fixture:
         return self.inputs["lang_feat_valid"].float()[self.valid]  # (M, 768)
 
     def run(self, head: Head) -> Maps:
-        return head.ground(head.look(self.pyramid()), self.phrases(), self.counts, self.given)
+        return head.ground(head.encode(self.pyramid()), self.phrases(), self.counts, self.given)
 
     def rows(self, name: str) -> Tensor:
         """A stored [B, N, ...] tensor on valid rows; some sets keep only the first rows of each photo."""
@@ -198,7 +198,7 @@ def test_gradients(fixture: Fixture) -> None:
     head, pyramid, phrases = fixture.head(), fixture.pyramid(), fixture.phrases().requires_grad_()
     for level in pyramid.levels:
         level.requires_grad_()
-    maps = head.ground(head.look(pyramid), phrases, fixture.counts, fixture.given)
+    maps = head.ground(head.encode(pyramid), phrases, fixture.counts, fixture.given)
     total(ppm_losses(maps.H, fixture.target(), head.config)).backward()
     grads = released_gradients(head, fixture.L)
     assert set(grads) == set(fixture.meta["grad_norms"])

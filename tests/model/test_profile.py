@@ -8,7 +8,7 @@ from support.models import bert_folder, small_ppmn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ppmn.cli import main
-from ppmn.config import released
+from ppmn.config import ModelConfig
 from ppmn.model.profile import Row, claims, profile, released_head_costs, shapes
 
 MEASURED = {  # of the authors' code at 800 x 1216, in G multiply-adds
@@ -20,7 +20,7 @@ MEASURED = {  # of the authors' code at 800 x 1216, in G multiply-adds
 
 @pytest.fixture(scope="module")
 def rows() -> dict[str, Row]:
-    config = released()
+    config = ModelConfig()
     return {row.part: row for row in profile(config, *shapes(config), (800, 1216), 30, 64)}
 
 
@@ -45,7 +45,7 @@ def test_ours_executes_less_for_the_same_maps(rows: dict[str, Row]) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"rounds": 0}, {"pixels": 0}, {"wiring": "paper", "selection": "maxpool"}], ids=str
+    "changes", [{}, {"rounds": 0}, {"pixels": 0}, {"variant": "paper", "selection": "maxpool"}], ids=str
 )
 def test_the_parts_add_up_to_a_real_run(tmp_path: Path, changes: dict[str, object]) -> None:
     model = small_ppmn(bert_folder(tmp_path), **changes)

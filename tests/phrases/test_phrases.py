@@ -96,7 +96,7 @@ def test_brackets_override() -> None:
     assert parse_brackets("[two dogs] on [ the grass ] ") == ("two dogs on  the grass  ", [(0, 8), (13, 22)])
     assert parse_brackets("no brackets") == ("no brackets", None)
     found = find_phrases("I see [two dogs] and [the background], no cat")
-    assert [(p.text, p.start, p.plural, p.empty) for p in found] == [
+    assert [(p.text, p.start, p.plural, p.abstract) for p in found] == [
         ("two dogs", 6, True, False),
         ("the background", 19, False, False),
     ]

@@ -24,7 +24,7 @@ import ppmn
 from bench.serve import serving
 from ppmn.cli import main
 from ppmn.grounding.grounder import Grounder
-from ppmn.serve.image_cache import KeptLook, LookCache
+from ppmn.serve.image_cache import CachedImage, ImageCache
 from ppmn.serve.limits import Limits
 
 schemathesis = pytest.importorskip("schemathesis")
@@ -308,9 +308,9 @@ def test_a_request_has_only_so_much_time(grounder: Grounder, monkeypatch: pytest
 
 
 def test_the_cache_is_bounded(grounder: Grounder) -> None:
-    looks = [KeptLook(str(n), grounder.look(photo(30, 20, n))) for n in range(4)]
-    few = LookCache(most=2, room=10**9)
-    small = LookCache(most=9, room=2 * looks[0].size + 99)
+    looks = [CachedImage(str(n), grounder.encode(photo(30, 20, n))) for n in range(4)]
+    few = ImageCache(most=2, room=10**9)
+    small = ImageCache(most=9, room=2 * looks[0].size + 99)
     for cache in (few, small):
         cache.put(looks[0])
         cache.put(looks[1])
@@ -319,7 +319,7 @@ def test_the_cache_is_bounded(grounder: Grounder) -> None:
         assert cache.get("1") is None and cache.get("0") is looks[0] and len(cache) == 2
         assert cache.bytes == looks[0].size + looks[2].size
     with pytest.raises(ppmn.errors.InputError, match="the most is 0"):
-        LookCache(9, 100).put(looks[3])
+        ImageCache(9, 100).put(looks[3])
 
 
 def test_samples_and_settings(client: httpx.Client) -> None:

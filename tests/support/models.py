@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from ppmn.config import ImageConfig, ModelConfig, TextConfig
+from ppmn.config import ModelConfig, ResNetConfig, TextConfig
 from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import TextEncoder
@@ -37,8 +37,16 @@ def bert_folder(folder: Path, positions: int = 64) -> Path:
 
 def small_config(text: Path, **changes: object) -> ModelConfig:
     """ResNet-18 eight channels wide, 32 channels in the head, photos at 64 pixels."""
-    image = ImageConfig(18, "torchvision", "group", width=8, channels=32, short=64, long=128)
-    fields = {"channels": 32, "rounds": 2, "pixels": 12, "count_padding": False, **changes}
+    image = ResNetConfig(depth=18, form="torchvision", norm="group", width=8, channels=32)
+    fields = {
+        "short_side": 64,
+        "long_side": 128,
+        "channels": 32,
+        "rounds": 2,
+        "pixels": 12,
+        "count_padding": False,
+        **changes,
+    }
     return ModelConfig(image=image, text=TextConfig(str(text)), **fields)  # type: ignore[arg-type]
 
 

@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 from ppmn.cli import main
-from ppmn.data.panoptic import Category, PanopticImage, Segment, read_panoptic, read_photo, splits
+from ppmn.data.panoptic import Category, PanopticImage, Segment, read_panoptic, splits
+from ppmn.images import read_image
 from ppmn.synthetic.narrator import Narrated, Narrator, rng_for
 from ppmn.synthetic.nouns import MANY, Lexicon, plain
 
@@ -193,7 +194,7 @@ def test_an_incomplete_annotation_gets_nothing_absent_and_no_wider_words() -> No
     for seed in range(80):
         image, ids, pixels = made(seed)
         scored = tuple(Segment(s.id, s.category_id, s.area, s.bbox, s.iscrowd, 0.9) for s in image.segments)
-        teacher = PanopticImage(1, image.photo, image.segmentation, 96, 128, scored)
+        teacher = PanopticImage(1, image.file, image.segmentation, 96, 128, scored)
         for one, only in ((teacher, False), (image, True)):
             told = narrator(one, ids, pixels, rng_for(0, 0, seed), absent=3, present_only=only)
             assert not any(p.absent for p in told.phrases)
@@ -273,7 +274,7 @@ def test_the_command_writes_what_the_reader_reads(
     narrator = Narrator(panoptic.categories)
     assert len(read) == 4 and read.problems == 0
     for n, image in enumerate(panoptic.images):
-        told = narrator(image, image.ids(), np.asarray(read_photo(image.photo)), rng_for(5, 0, n), 1)
+        told = narrator(image, image.ids(), np.asarray(read_image(image.file)), rng_for(5, 0, n), 1)
         assert read[n].caption == told.caption
         assert [(p.start, p.end, p.segment_ids, p.absent) for p in read[n].phrases] == [
             (p.start, p.end, p.segment_ids, p.absent) for p in told.phrases
@@ -295,7 +296,7 @@ def check_photos(shared: Path, every: int) -> None:
             panoptic = read_panoptic(folder, split)
             narrator = Narrator(panoptic.categories)
             for n, image in enumerate(panoptic.images[::every]):
-                ids, pixels = image.ids(), np.asarray(read_photo(image.photo))
+                ids, pixels = image.ids(), np.asarray(read_image(image.file))
                 told = narrator(image, ids, pixels, rng_for(0, 0, n))
                 wrong += [f"{folder.name} {image.id} {w}" for w in untrue(told, image, ids, pixels)]
                 count += 1

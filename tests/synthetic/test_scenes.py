@@ -11,7 +11,8 @@ from test_narrate import untrue
 
 from ppmn.cli import main
 from ppmn.data.narratives import read_narratives
-from ppmn.data.panoptic import read_ids, read_panoptic, read_photo
+from ppmn.data.panoptic import read_ids, read_panoptic
+from ppmn.images import read_image
 from ppmn.synthetic.narrator import Narrated, Narrator
 from ppmn.synthetic.scenes import categories, draw_scene
 
@@ -35,7 +36,7 @@ def test_masks_are_what_the_annotation_says(root: Path) -> None:
     assert len(panoptic.images) == COUNT
     for image in panoptic.images:
         ids = image.ids()
-        assert ids.shape == (240, 320) and read_photo(image.photo).size == (320, 240)
+        assert ids.shape == (240, 320) and read_image(image.file).size == (320, 240)
         areas = {int(i): int(n) for i, n in zip(*np.unique(ids, return_counts=True), strict=True)}
         assert areas == {s.id: s.area for s in image.segments}
         for segment in image.segments:
@@ -50,7 +51,7 @@ def test_narratives_hold_on_the_files_and_tell_two_of_a_kind_apart(root: Path) -
     problems: list[object] = []
     for narrative in read_narratives(panoptic, problems.append):
         image, told = narrative.image, Narrated(narrative.caption, narrative.phrases)
-        assert not untrue(told, image, image.ids(), np.asarray(read_photo(image.photo))), told.caption
+        assert not untrue(told, image, image.ids(), np.asarray(read_image(image.file))), told.caption
         kinds = {s.id: s.category_id for s in image.segments}
         twins = {k for k, n in Counter(kinds.values()).items() if n > 1}
         apart += any(len(p.segment_ids) == 1 and kinds[p.segment_ids[0]] in twins for p in narrative.phrases)

@@ -10,17 +10,17 @@ import torch
 from support.training import a_run, arguments, items, tiny
 
 from ppmn.cli import main
-from ppmn.data.panoptic import read_photo
+from ppmn.config import Augment, TrainConfig
 from ppmn.errors import InputError
+from ppmn.images import read_image
 from ppmn.model import folder as weights
-from ppmn.presets import Augment, TrainConfig
 from ppmn.synthetic.narrator import rng_for
 from ppmn.training.augment import pasted
 from ppmn.training.dataset import Item, TrainingSet, epoch_batches, open_caches, photos_of
 from ppmn.training.feature_cache import Cache, Caches
 from ppmn.training.run_folder import RunFolder
 from ppmn.training.sources import Source, held_out, open_sources
-from ppmn.training.trainer import Run, World, start
+from ppmn.training.trainer import Trainer, World, start
 
 
 def frozen(text: Path, init: Path, **changes: object) -> TrainConfig:
@@ -30,15 +30,15 @@ def frozen(text: Path, init: Path, **changes: object) -> TrainConfig:
 @pytest.fixture(scope="module")
 def trained(scenes: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("trained")
-    assert main(arguments(scenes, text, out, "--epochs", "1", "--set", "validation=0")) == 0
+    assert main(arguments(scenes, text, out, "--epochs", "1", "--set", "validation_fraction=0")) == 0
     return out
 
 
-def cached_run(config: TrainConfig, init: Path, scenes: Path, folder: Path, cache: Path | None) -> Run:
+def cached_run(config: TrainConfig, init: Path, scenes: Path, folder: Path, cache: Path | None) -> Trainer:
     model = start(config, init)
     sources = open_sources([str(scenes)])
     data = TrainingSet(sources, config, model, open_caches(config, cache, model, sources))
-    return Run(config, World.here(), model, data, RunFolder(folder))
+    return Trainer(config, World.here(), model, data, RunFolder(folder))
 
 
 def test_a_cache_runs_the_frozen_encoders_once_and_changes_no_loss(
@@ -92,11 +92,11 @@ def test_photos_are_small_in_the_first_epochs_only(scenes: Path, text: Path, tmp
         return {"loss": 0.0, "total": run.progress.total}
 
     run.step = step  # type: ignore[method-assign, assignment]
-    run.go({})
+    run.fit({})
     half = len(sides) // 2
     assert set(sides[:half]) == {(53, 71)} and set(sides[half:]) == {(64, 85)}
-    saved = weights.load(tmp_path).config.image
-    assert (saved.short, saved.long) == (64, 128)
+    saved = weights.load_model(tmp_path).config
+    assert (saved.short_side, saved.long_side) == (64, 128)
 
 
 def test_a_torn_mark_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,7 +197,7 @@ def test_a_photo_can_be_told_twice(bare: Path) -> None:
 def test_a_pasted_thing_is_where_its_segment_says(scenes: Path) -> None:
     source = Source(scenes, "train", 1.0)
     image, donor = source.image(0), source.image(1)
-    photo, ids = read_photo(image.photo), image.ids()
+    photo, ids = read_image(image.file), image.ids()
     things = {c.id for c in source.categories.values() if c.isthing}
     rng = np.random.default_rng(4)
     told, changed, changed_ids = pasted((image, photo, ids), donor, things, rng, 3)

@@ -18,14 +18,14 @@ from test_convert import checkpoint, head_state
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
-from ppmn.config import ImageConfig
+from ppmn.config import ResNetConfig
 from ppmn.convert import key_maps as names
 from ppmn.model.resnet import ResNetFPN
 from ppmn.synthetic.scenes import write_scenes
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "reproduce.md"
-SHORT = ["--epochs", "1", "--batch", "4", "--set=validation=0.2", "--set=workers=0"]
-SMALL = ["--set=model.image.short=64", "--set=model.image.long=96"]
+SHORT = ["--epochs", "1", "--batch-size", "4", "--set=validation=0.2", "--set=workers=0"]
+SMALL = ["--set=model.short_side=64", "--set=model.long_side=96"]
 PROCESSES = "2"  # in place of four
 
 
@@ -52,10 +52,10 @@ def put_downloads(folder: Path) -> None:
     torch.manual_seed(0)
     write_scenes(folder / "PNG", 16, "train2017", 1)
     write_scenes(folder / "PNG", 4, "val2017", 2)
-    image = renamed(ResNetFPN(ImageConfig(), True).state_dict(), names.detectron2_names(101))
+    image = renamed(ResNetFPN(ResNetConfig(), True).state_dict(), names.detectron2_names(101))
     arrays = {name: tensor.numpy() for name, tensor in image.items()}
     (folder / "model_final_cafdb1.pkl").write_bytes(pickle.dumps({"model": arrays}))
-    imagenet = ResNetFPN(ImageConfig(form="torchvision"), True).state_dict()
+    imagenet = ResNetFPN(ResNetConfig(form="torchvision"), True).state_dict()
     torch.save(OrderedDict(renamed(imagenet, names.torchvision_names(101))), folder / "resnet101.pth")
     bert = BertModel(BertConfig(num_hidden_layers=1))
     bert.save_pretrained(folder / "bert-base-uncased")

@@ -25,13 +25,13 @@ from ppmn.training.dataset import TrainingSet, epoch_batches, load
 from ppmn.training.feature_cache import Caches
 from ppmn.training.run_folder import RunFolder
 from ppmn.training.sources import open_sources
-from ppmn.training.trainer import Run, World, start
+from ppmn.training.trainer import Trainer, World, start
 
 
 def test_a_run_leaves_a_network_its_log_and_its_sheets(scenes: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert main(arguments(scenes, text, out, "--epochs", "2")) == 0
-    assert weights.load(out).config.rounds == 1
+    assert weights.load_model(out).config.rounds == 1
     lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "loss" in line]
     assert [line["total"] for line in steps] == list(range(1, len(steps) + 1))
@@ -45,7 +45,7 @@ def test_a_run_leaves_a_network_its_log_and_its_sheets(scenes: Path, text: Path,
 
 
 def kill_now_and_then(command: list[str], out: Path, kills: int, environment: dict[str, str]) -> None:
-    """Run a command to its end, killing it after its log has grown, `kills` times."""
+    """Trainer a command to its end, killing it after its log has grown, `kills` times."""
     log = out / "log.jsonl"
     for turn in range(kills + 1):
         process = subprocess.Popen(
@@ -108,7 +108,7 @@ def follow(rank: int, world: int, scenes: Path, text: Path, folder: Path, change
     torch.manual_seed(0)
     model = start(config, None)
     data = TrainingSet(open_sources([str(scenes)]), config, model.double(), Caches())
-    run = Run(config, World.here(), model, data, RunFolder(folder))
+    run = Trainer(config, World.here(), model, data, RunFolder(folder))
     for step in range(20):
         epoch, place = divmod(step, len(epoch_batches(data, 0, run.batch)))
         mine = epoch_batches(data, epoch, run.batch)[place][rank::world]
@@ -121,7 +121,7 @@ def test_processes_and_parts_follow_the_single_process(scenes: Path, text: Path,
     mp.spawn(follow, (2, scenes, text, tmp_path, {}), 2)
     follow(0, 1, scenes, text, tmp_path, {})
     follow(0, 1, scenes, text, tmp_path, {"accumulate": 3})
-    unused = replace(small_config(text), pixels=0, supervised_rounds="printed")
+    unused = replace(small_config(text), pixels=0)
     mp.spawn(
         follow, (2, scenes, text, tmp_path, {"model": unused}), 2
     )  # parts that no loss reaches do not hang it
@@ -136,13 +136,13 @@ def test_processes_and_parts_follow_the_single_process(scenes: Path, text: Path,
 def test_the_paper_trains_its_text_encoder_and_the_released_code_does_not(
     scenes: Path, text: Path, tmp_path: Path
 ) -> None:
-    for preset, moves in (("paper", True), ("released", False)):
+    for preset, moves in (("paper", True), ("ppmn-released", False)):
         config = PRESETS[preset]()
         model = replace(
-            small_config(text), wiring=config.model.wiring, count_padding=config.model.count_padding
+            small_config(text), variant=config.model.variant, count_padding=config.model.count_padding
         )
         run = a_run(
-            replace(config, model=model, lr_image=1e-4, workers=0, batch=4), scenes, tmp_path / preset
+            replace(config, model=model, lr_image=1e-4, workers=0, batch_size=4), scenes, tmp_path / preset
         )
         before = {n: p.clone() for n, p in run.model.text_encoder.named_parameters()}
         run.step(items(run), 10)
@@ -188,7 +188,7 @@ def test_a_bad_photo_is_named_counted_and_fatal(
     shutil.copytree(scenes, broken)
     bad = sorted((broken / "images" / "train").iterdir())[3]
     bad.write_bytes(b"not a photo")
-    options = ("--epochs", "1", "--set", "validation=0")
+    options = ("--epochs", "1", "--set", "validation_fraction=0")
     assert main(arguments(broken, text, tmp_path / "fatal", *options)) == 2
     assert bad.name in capsys.readouterr().err
     assert main(arguments(broken, text, tmp_path / "skip", *options, "--skip-bad", "1")) == 0
@@ -221,7 +221,7 @@ def test_what_cannot_be_trained_is_one_sentence(
 def test_a_run_of_another_configuration_is_refused(
     scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    quick = ("--epochs", "1", "--set", "validation=0")
+    quick = ("--epochs", "1", "--set", "validation_fraction=0")
     assert main(arguments(scenes, text, tmp_path, *quick)) == 0
     before = (tmp_path / "model.safetensors").read_bytes()
     assert main(arguments(scenes, text, tmp_path, *quick, "--set", "lr=0.5")) == 2
@@ -233,7 +233,7 @@ def test_a_run_of_another_configuration_is_refused(
 
 
 def test_another_network_can_be_fine_tuned(scenes: Path, text: Path, tmp_path: Path) -> None:
-    quick = ("--epochs", "1", "--set", "validation=0")
+    quick = ("--epochs", "1", "--set", "validation_fraction=0")
     assert main(arguments(scenes, text, tmp_path / "first", *quick)) == 0
     more = (*quick, "--init", str(tmp_path / "first"), "--set", "lr_image=0")
     assert main(arguments(scenes, text, tmp_path / "second", *more)) == 0
@@ -243,7 +243,7 @@ def test_another_network_can_be_fine_tuned(scenes: Path, text: Path, tmp_path: P
     assert any(not torch.equal(first[n], second[n]) for n in first)
     deeper = (*more, "--set", "model.rounds=2")
     assert main(arguments(scenes, text, tmp_path / "third", *deeper)) == 0
-    assert weights.load(tmp_path / "third").config.rounds == 2
+    assert weights.load_model(tmp_path / "third").config.rounds == 2
 
 
 def test_a_dry_run_estimates_and_writes_nothing(
@@ -258,14 +258,14 @@ def test_a_dry_run_estimates_and_writes_nothing(
 def test_presets_are_what_they_say() -> None:
     paper, released = PRESETS["paper"](), PRESETS["released"]()
     assert (paper.batch, paper.epochs, paper.lr, paper.lr_text, paper.lr_image) == (12, 14, 1e-4, 1e-5, 0)
-    assert paper.model.wiring == "paper" and not paper.per_process
-    assert released.model.wiring == "released" and released.per_process and released.lr_text == 0
+    assert paper.model.variant == "paper" and not paper.per_process
+    assert released.model.variant == "released" and released.per_process and released.lr_text == 0
     assert PRESETS["dagger"]().lr_image > 0 and PRESETS["dagger"]().model.image.form == "torchvision"
     assert override(paper, "model.pixels", "0").model.pixels == 0
 
 
 def test_an_ablation_is_a_table_and_a_picture(scenes: Path, text: Path, tmp_path: Path) -> None:
-    fields = [f"--set={f}" for f in (*SMALL, f"model.text.source={text}", "validation=0")]
+    fields = [f"--set={f}" for f in (*SMALL, f"model.text.source={text}", "validation_fraction=0")]
     command = [
         "ablate",
         "--preset",
@@ -277,7 +277,7 @@ def test_an_ablation_is_a_table_and_a_picture(scenes: Path, text: Path, tmp_path
         "--out",
         str(tmp_path),
     ]
-    command += ["--epochs", "1", "--batch", "8", "--seeds", "0", "1", *fields]
+    command += ["--epochs", "1", "--batch-size", "8", "--seeds", "0", "1", *fields]
     assert main([*command, "--table", "pixels", "--values", "0", "4"]) == 0
     rows = (tmp_path / "pixels.md").read_text().splitlines()
     assert rows[0] == "| S | overall | things | stuff | singulars | plurals |"

@@ -1,0 +1,114 @@
+"""The feature pyramid p2..p5 of a batch, which part of it is valid, and the contract of an image encoder."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as fn
+from torch import Tensor, nn
+
+from ppmn.model.preprocess import Size
+
+Features = Mapping[str, Tensor]  # what the frozen part of an image encoder makes of one image
+
+
+@dataclass(frozen=True)
+class ValidSizes:
+    """Height and width of each image's own part of a padded batch of maps; p2 has stride 1, p5 stride 8."""
+
+    sizes: tuple[Size, ...]
+    stride: int
+
+    def at(self, stride: int) -> "ValidSizes":
+        """The same parts of maps with a finer stride."""
+        scale = self.stride // stride
+        return ValidSizes(tuple((height * scale, width * scale) for height, width in self.sizes), stride)
+
+    def mask(self, like: Tensor) -> Tensor | None:
+        """Ones in the valid part of maps like (B, C, H, W), as (B, 1, H, W); None where all is valid."""
+        height, width = like.shape[-2:]
+        if all(size == (height, width) for size in self.sizes):
+            return None
+        size = torch.tensor(self.sizes, device=like.device)  # (B, 2)
+        rows = torch.arange(height, device=like.device) < size[:, :1]  # (B, H)
+        columns = torch.arange(width, device=like.device) < size[:, 1:]  # (B, W)
+        return (rows[:, None, :, None] & columns[:, None, None, :]).to(like.dtype)
+
+
+@dataclass(frozen=True)
+class Pyramid:
+    """p2..p5 of a batch; without `valid_sizes` padding counts as image."""
+
+    levels: tuple[Tensor, Tensor, Tensor, Tensor]  # (B, C_v, 8h, 8w) .. (B, C_v, h, w)
+    valid_sizes: ValidSizes | None = None  # at p5
+
+    @classmethod
+    def of(cls, images: Sequence[Sequence[Tensor]]) -> "Pyramid":
+        """A batch of single images' levels, (C_v, 8h, 8w) .. (C_v, h, w) each, padded to the largest."""
+        sizes = tuple((levels[3].shape[1], levels[3].shape[2]) for levels in images)
+        height, width = max(h for h, _ in sizes), max(w for _, w in sizes)
+        batch: list[list[Tensor]] = [[], [], [], []]
+        for levels, (h, w) in zip(images, sizes, strict=True):
+            for level, padded, scale in zip(levels, batch, (8, 4, 2, 1), strict=True):
+                border = (0, (width - w) * scale, 0, (height - h) * scale)
+                padded.append(fn.pad(level, border) if any(border) else level)
+        p2, p3, p4, p5 = map(torch.stack, batch)
+        return cls((p2, p3, p4, p5), ValidSizes(sizes, stride=8))
+
+    def float(self) -> "Pyramid":
+        """In single precision, whatever the encoder computed in."""
+        p2, p3, p4, p5 = (level.float() for level in self.levels)
+        return Pyramid((p2, p3, p4, p5), self.valid_sizes)
+
+    def mask(self, level: int) -> Tensor | None:
+        """Which pixels of a level belong to an image, (B, 1, H, W); None where all of them do."""
+        if self.valid_sizes is None:
+            return None
+        return self.valid_sizes.at(2**level).mask(self.levels[level])
+
+
+class ImageEncoder(Protocol):
+    """What a module must offer to be the image encoder of a PPMN; `docs/extending.md` shows a small one."""
+
+    channels: int  # C_v, of p2..p5
+    stride: int  # of F (and p3), in pixels of the resized image
+    multiple: int  # an image is resized to sides that are multiples of this
+
+    def padded_size(self, height: int, width: int) -> Size:
+        """The size to which a resized image is padded inside the encoder."""
+        ...
+
+    def __call__(self, images: Sequence[Tensor]) -> Pyramid:
+        """Resized images, uint8 (3, h, w) of any sizes -> their pyramids in one batch."""
+        ...
+
+    def features(self, images: Sequence[Tensor]) -> list[Features]:
+        """What the frozen part makes of each image, so that it can be cached."""
+        ...
+
+    def pyramid(self, features: Sequence[Features]) -> Pyramid:
+        """The trained part: what `features` made, or what was cached of it -> p2..p5."""
+        ...
+
+    def frozen_part(self) -> tuple[nn.Module, str]:
+        """The module that `features` runs, and what else decides its output: the key of a cache."""
+        ...
+
+    def feature_count(self, height: int, width: int) -> int:
+        """How many numbers `features` makes of a resized image of this size."""
+        ...
+
+
+def group_norm(x: Tensor, norm: nn.GroupNorm, mask: Tensor | None) -> Tensor:
+    """Group norm whose statistics count valid pixels only."""
+    if mask is None:
+        return norm(x)
+    batch, _, height, width = x.shape
+    groups = (x * mask).view(batch, norm.num_groups, -1, height, width)
+    count = mask.sum((1, 2, 3)).view(-1, 1, 1, 1, 1) * groups.shape[2]
+    mean = groups.sum((2, 3, 4), keepdim=True) / count
+    spread = (groups - mean) * mask[:, None]
+    deviation = (spread.square().sum((2, 3, 4), keepdim=True) / count + norm.eps).rsqrt()
+    normal = ((x.view_as(groups) - mean) * deviation).view_as(x)
+    return normal * norm.weight[:, None, None] + norm.bias[:, None, None]

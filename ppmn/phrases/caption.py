@@ -1,0 +1,53 @@
+"""A caption with the phrases that are to be grounded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ppmn.errors import InputError
+from ppmn.phrases.rules import Phrase, Span, find_phrases, parse_brackets
+
+
+@dataclass(frozen=True)
+class Caption:
+    """A caption without brackets, its phrases, and those that are skipped because they name no object."""
+
+    text: str
+    phrases: tuple[Phrase, ...]
+    skipped: tuple[Phrase, ...] = ()
+
+    @property
+    def spans(self) -> list[Span]:
+        return [(p.start, p.end) for p in self.phrases]
+
+
+def parse_caption(text: str, *, spans: Sequence[Span] | None = None, all_phrases: bool = False) -> Caption:
+    """Find the phrases of a caption, or take those that spans or brackets mark.
+
+    Args:
+        text: The caption; [brackets] mark phrases where `spans` is None.
+        spans: Start and end of each phrase, in characters.
+        all_phrases: Keep phrases that name no object ("background") too.
+
+    Returns:
+        The caption with at least one phrase.
+
+    Raises:
+        InputError: The caption is empty, is not text, or has no phrase to ground.
+    """
+    try:
+        text.encode()
+    except (UnicodeEncodeError, AttributeError) as error:
+        raise InputError(f"the caption is not text ({error})") from error
+    if spans is None:
+        text, spans = parse_brackets(text)
+    if not text.strip():
+        raise InputError("the caption is empty; it must name something to look for")
+    found = find_phrases(text, spans=spans)
+    phrases = tuple(p for p in found if all_phrases or not p.abstract)
+    if not phrases:
+        only = f", only {', '.join(sorted({p.text for p in found}))}" if found else ""
+        start = text if len(text) <= 60 else f"{text[:57]}..."
+        raise InputError(
+            f"the caption {start!r} names nothing to look for{only}; mark phrases with [brackets]"
+        )
+    return Caption(text, phrases, tuple(p for p in found if p not in phrases))
