@@ -13,8 +13,8 @@ from pathlib import Path
 from ppmn.errors import InputError
 from ppmn.phrases.rules import find_phrases
 from ppmn.phrases.word_lists import DETERMINERS
+from ppmn.types import Span
 
-Span = tuple[int, int]
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 

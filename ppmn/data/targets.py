@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
+from ppmn.types import Mask
+
 Rows = Sequence[Sequence[int]]
-Mask = NDArray[np.bool_]
 
 
 def masks_full(ids: NDArray[np.int32], rows: Rows) -> Mask:

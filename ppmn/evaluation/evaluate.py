@@ -32,7 +32,6 @@ from ppmn.evaluation.figures import SheetRow, curves, sheet
 from ppmn.evaluation.metrics import AverageRecall, PhraseKey
 from ppmn.evaluation.predictions import (
     Answers,
-    Mask,
     Prediction,
     file_answers,
     measurable,
@@ -42,10 +41,9 @@ from ppmn.evaluation.predictions import (
 from ppmn.evaluation.report import compare, comparison_table, read_report, report, table, write_report
 from ppmn.files import check_writable
 from ppmn.grounding.grounder import load
-from ppmn.grounding.maps import Map
 from ppmn.images import read_image
-from ppmn.model.preprocess import Preprocess, Size
-from ppmn.phrases.rules import Span
+from ppmn.model.preprocess import Preprocess
+from ppmn.types import Map, Mask, Size, Span
 
 AUTHORS_PREPROCESS = Preprocess(800, 1333)  # what protocol ppmn2022 is defined for
 

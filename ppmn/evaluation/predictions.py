@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ppmn.data.benchmark import AnnotatedPhrase, Narrative
 from ppmn.errors import InputError
 from ppmn.evaluation.metrics import PhraseKey, Protocol
 from ppmn.files import replacing
+from ppmn.types import Mask
 
-Mask = NDArray[np.bool_]
 Answers = Callable[[str, Narrative], Iterable[tuple[Mask | None, float]]]  # a mask and a score a phrase
 
 

@@ -15,10 +15,11 @@ from tqdm import tqdm
 
 from ppmn.errors import InputError
 from ppmn.grounding.formats import check_formats, slug
-from ppmn.grounding.grounder import Grounder, Span, load
+from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.render import colour
 from ppmn.grounding.result import Grounding
 from ppmn.images import SUFFIXES
+from ppmn.types import Span
 
 RESULTS = "results.jsonl"
 PARTIAL = ".partial"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
-from ppmn.grounding.maps import Map, MapGeometry, postprocess
+from ppmn.grounding.maps import MapGeometry, postprocess
 from ppmn.grounding.result import Grounding, PhrasePrediction, Round
 from ppmn.images import ImageInput, read_image
 from ppmn.model.folder import load_model, model_folder
@@ -22,7 +22,7 @@ from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ValidSizes
 from ppmn.model.text import Queries
 from ppmn.phrases.caption import Caption, parse_caption
-from ppmn.phrases.rules import Span
+from ppmn.types import Map, Span
 
 BATCH_SIZE = 4  # images that are encoded together
 

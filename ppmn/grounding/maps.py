@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import label
 
-Map = NDArray[np.float32]
-Box = tuple[int, int, int, int]  # x, y, width, height
+from ppmn.types import Box, Map
+
 BAND = 4_000_000  # pixels that are enlarged at a time
 AROUND = np.array([np.zeros((3, 3)), np.ones((3, 3)), np.zeros((3, 3))])  # eight neighbours in one map
 UNDER = 0.9  # of the threshold: what a weak part is brought to

@@ -12,8 +12,9 @@ from PIL import Image
 from pycocotools import mask as coco_mask
 
 from ppmn.errors import InputError
-from ppmn.grounding.maps import Box, Map, MapGeometry, Measured
+from ppmn.grounding.maps import MapGeometry, Measured
 from ppmn.phrases.rules import Phrase
+from ppmn.types import Box, Map
 
 MOST_DENSE = 2_000_000_000  # bytes of dense masks that are made at once
 

@@ -8,8 +8,8 @@ import torch.nn.functional as fn
 from torch import Tensor, nn
 
 from ppmn.config import ModelConfig
-from ppmn.model.preprocess import Size
 from ppmn.model.pyramid import ValidSizes
+from ppmn.types import Size
 
 
 def blur(H: Tensor) -> Tensor:

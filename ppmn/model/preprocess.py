@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-Size = tuple[int, int]  # height, width
+from ppmn.types import Size
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as fn
 from torch import Tensor, nn
 
-from ppmn.model.preprocess import Size
+from ppmn.types import Size
 
 Features = Mapping[str, Tensor]  # what the frozen part of an image encoder makes of one image
 

@@ -13,8 +13,8 @@ from transformers.utils import logging as transformers_logging
 
 from ppmn.config import QueryUnit
 from ppmn.errors import InputError
+from ppmn.types import Span
 
-Span = tuple[int, int]
 PACKAGE = "package:"
 
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ppmn.errors import InputError
-from ppmn.phrases.rules import Phrase, Span, find_phrases, parse_brackets
+from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
+from ppmn.types import Span
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,8 @@ from ppmn.phrases.word_lists import (
     PREPOSITIONS,
     VERBS,
 )
+from ppmn.types import Span
 
-Span = tuple[int, int]  # start and end, in characters
 TOKEN = re.compile(
     r"\w+?(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,]\d+)+"
     r"|[\w\u0300-\u036f]+(?:[-‐‑][\w\u0300-\u036f]+)*|[^\w\s]",

@@ -22,9 +22,9 @@ from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import released_size
 from ppmn.model.lcpa import blur
 from ppmn.model.losses import ppm_losses, total
-from ppmn.model.pyramid import Pyramid
 from ppmn.model.network import Head
 from ppmn.model.preprocess import Preprocess
+from ppmn.model.pyramid import Pyramid
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import TextEncoder, Tokens, window_starts
 from ppmn.presets import paper
@@ -228,7 +228,8 @@ def test_a_configuration_survives_its_file(tmp_path: Path, text: Path) -> None:
         ('{"version": 2, "variant": "papr"}', "papr"),
         ('{"version": 9}', "version 9"),
         ("[1", "JSON"),
-    ):
+    )
+    for broken, word in broken_files:
         (tmp_path / "config.json").write_text(broken)
         with pytest.raises(InputError, match=word):
             ModelConfig.load(tmp_path / "config.json")

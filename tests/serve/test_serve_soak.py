@@ -86,10 +86,10 @@ def test_many_clients_for_minutes(tmp_path: Path) -> None:
             time.sleep(1)
         assert wrong == []
         answered, refused = (sum(getattr(c, k) for c in clients) for k in ("answered", "refused"))
-        postprocess = np.median([m for t, m in memory if SECONDS / 4 <= t < SECONDS / 2])
+        settled = np.median([m for t, m in memory if SECONDS / 4 <= t < SECONDS / 2])
         late = np.median([m for t, m in memory if t >= 3 * SECONDS / 4])
         print(
-            f"{answered} answers, {refused} times 503; {postprocess / 1e6:.0f} MB, at the end {late / 1e6:.0f} MB"
+            f"{answered} answers, {refused} times 503; {settled / 1e6:.0f} MB, at the end {late / 1e6:.0f} MB"
         )
         assert refused > 0 and answered > CLIENTS
-        assert late < 1.05 * postprocess
+        assert late < 1.05 * settled
