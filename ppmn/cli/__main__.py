@@ -1,4 +1,4 @@
-"""`python -m ppmn.cli`, as torchrun starts it."""
+"""`python -m ppmn.cli`, for torchrun and for environments without the `ppmn` script."""
 
 import sys
 

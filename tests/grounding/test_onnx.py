@@ -28,7 +28,7 @@ def exported(
     root, name = tmp_path_factory.mktemp("export"), request.param
     if name == "small":
         small_ppmn(bert_folder(root / "bert"), pixels=PIXELS).save_pretrained(name := str(root / "model"))
-    assert main(["export", str(root / "onnx"), "--model", name]) == 0
+    assert main(["export", "-o", str(root / "onnx"), "--model", name]) == 0
     return load(name), root / "onnx"
 
 

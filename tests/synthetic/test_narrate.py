@@ -267,7 +267,10 @@ def test_the_command_writes_what_the_reader_reads(
     monkeypatch.setenv("PPMN_CACHE", str(tmp_path / "cache"))
     root = write_set(tmp_path / "set")
     file = root / "annotations" / "png_coco_val.json"
-    assert main(["data", "narrate", f"{root}:val", "-o", str(file), "--absent", "1", "--seed", "5"]) == 0
+    assert (
+        main(["data", "narrate", f"{root}:val", "-o", str(file), "--negative-phrases", "1", "--seed", "5"])
+        == 0
+    )
     assert "4 narratives" in capsys.readouterr().out
     panoptic = read_panoptic(root, "val")
     read = open_narratives(root, "val")

@@ -22,7 +22,9 @@ COUNT = 60
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("scenes")
-    assert main(["data", "scenes", str(root), "--count", str(COUNT), "--split", "val", "--seed", "3"]) == 0
+    assert (
+        main(["data", "scenes", "-o", str(root), "--count", str(COUNT), "--split", "val", "--seed", "3"]) == 0
+    )
     return root
 
 
@@ -62,7 +64,7 @@ def test_narratives_hold_on_the_files_and_tell_two_of_a_kind_apart(root: Path) -
 
 def test_the_same_seed_draws_the_same_files(root: Path, tmp_path: Path) -> None:
     def draw(name: str, *more: str) -> Path:
-        assert main(["data", "scenes", str(tmp_path / name), "--count", "3", *more]) == 0
+        assert main(["data", "scenes", "-o", str(tmp_path / name), "--count", "3", *more]) == 0
         return tmp_path / name
 
     first, again = draw("a", "--split", "val", "--seed", "3"), draw("b", "--split", "val", "--seed", "3")
@@ -87,10 +89,10 @@ def test_colours_alone_do_not_solve_it(root: Path) -> None:
 
 def test_a_split_is_not_drawn_over(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (root / "annotations" / "panoptic_val.json").read_bytes()
-    assert main(["data", "scenes", str(root), "--count", "1", "--split", "val"]) == 2
+    assert main(["data", "scenes", "-o", str(root), "--count", "1", "--split", "val"]) == 2
     assert "already has a split 'val'" in capsys.readouterr().err
     assert (root / "annotations" / "panoptic_val.json").read_bytes() == before
-    assert main(["data", "scenes", str(root), "--count", "0", "--split", "none"]) == 2
+    assert main(["data", "scenes", "-o", str(root), "--count", "0", "--split", "none"]) == 2
     assert json.loads(before)["categories"]
 
 

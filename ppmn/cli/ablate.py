@@ -1,0 +1,33 @@
+"""Train and measure the cells of the paper's ablation tables."""
+
+import argparse
+
+from ppmn.cli.arguments import add_out
+from ppmn.cli.train import add_training_arguments, training_config
+
+HELP = "the paper's ablation tables"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_training_arguments(parser)
+    parser.add_argument(
+        "--table", required=True, choices=("pixels", "rounds", "aggregation"), help="which table"
+    )
+    parser.add_argument(
+        "--values", nargs="+", default=[], help="some of the table's rows, such as 0 200 (default: all)"
+    )
+    parser.add_argument(
+        "--test", action="append", required=True, metavar="ROOT[:SPLIT]", help="measured on; repeatable"
+    )
+    parser.add_argument(
+        "--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run per seed (default: 0 1 2)"
+    )
+    add_out(parser, "folder of the runs and tables")
+
+
+def run(args: argparse.Namespace) -> None:
+    from ppmn.model.folder import model_folder
+    from ppmn.training.ablation import ablate
+
+    config, init = training_config(args), model_folder(args.init) if args.init else None
+    ablate(args.table, config, args.data, args.test, args.out, args.seeds, args.values, init, args.cache)

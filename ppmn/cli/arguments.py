@@ -1,0 +1,61 @@
+"""Arguments that several sub-commands share."""
+
+import argparse
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ppmn.errors import InputError
+
+if TYPE_CHECKING:
+    from ppmn.data.benchmark import DataSpec
+    from ppmn.types import Size
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """`--model`, the model to run."""
+    parser.add_argument("--model", default="compact", help="name or folder of a model (default: compact)")
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """`--device`, where it runs."""
+    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
+
+
+def add_out(
+    parser: argparse.ArgumentParser, help: str, *, metavar: str = "DIR", required: bool = True
+) -> None:
+    """`-o/--out`, where results are written."""
+    parser.add_argument("-o", "--out", type=Path, required=required, metavar=metavar, help=help)
+
+
+def parse_size(text: str) -> "Size":
+    """`HxW` as height and width."""
+    height, _, width = text.partition("x")
+    if not (height.isdecimal() and width.isdecimal() and int(height) and int(width)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size; 800x1216 is one")
+    return int(height), int(width)
+
+
+def parse_spec(text: str) -> "DataSpec":
+    """Read `ROOT[:SPLIT][=WEIGHT]`; a weight is how often a source is sampled, relative to the others."""
+    from ppmn.data.benchmark import DataSpec
+    from ppmn.data.panoptic import splits
+
+    rest, weight = text, 1.0
+    if not Path(text).is_dir() and "=" in text:
+        rest, _, number = text.rpartition("=")
+        try:
+            weight = float(number)
+        except ValueError as error:
+            raise InputError(f"data {text}: the weight {number!r} is not a number") from error
+    if not (math.isfinite(weight) and weight > 0):
+        raise InputError(f"data {text}: the weight must be a number above 0, not {weight:g}")
+    root, split = rest, None
+    if not Path(rest).is_dir() and ":" in rest:
+        root, _, split = rest.rpartition(":")
+    if not root or not Path(root).is_dir():
+        raise InputError(f"data {text}: {root or rest!r} is not a folder")
+    if split is not None and split not in splits(Path(root)):
+        raise InputError(f"data {text}: no split {split!r}; {root} has {', '.join(splits(Path(root)))}")
+    return DataSpec(Path(root), split, weight)

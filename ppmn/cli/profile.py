@@ -1,0 +1,39 @@
+"""Count the parameters and multiply-adds of each part of a network, beside those of the released code."""
+
+import argparse
+
+from ppmn.cli.arguments import parse_size
+from ppmn.presets import PRESETS
+
+HELP = "count parameters and multiply-adds by part"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    which = parser.add_mutually_exclusive_group()
+    preset = "a configuration (default: ppmn-released)"
+    which.add_argument("--preset", choices=PRESETS, default="ppmn-released", help=preset)
+    which.add_argument("--model", help="name or folder of a model")
+    size = "height and width of the resized image (default: 800x1216)"
+    parser.add_argument("--size", type=parse_size, default=(800, 1216), metavar="HxW", help=size)
+    rows = "queries that are matched (default: 30)"
+    parser.add_argument("--phrases", type=int, default=30, metavar="N", help=rows)
+    pieces = "word pieces of the caption (default: 64)"
+    parser.add_argument("--pieces", type=int, default=64, metavar="T", help=pieces)
+
+
+def run(args: argparse.Namespace) -> None:
+    from ppmn.errors import InputError
+    from ppmn.model import profile as cost
+    from ppmn.model.folder import load_model, model_folder
+
+    if min(args.phrases, args.pieces) < 1:
+        raise InputError(f"{args.phrases} phrases and {args.pieces} word pieces; each must be at least 1")
+    if args.model:
+        model = load_model(model_folder(args.model)).to("meta")
+        config, encoder, bert = model.config, model.image_encoder, model.text_encoder.bert
+    else:
+        config = PRESETS[args.preset]().model
+        encoder, bert = cost.shapes(config)
+    rows = cost.profile(config, encoder, bert, args.size, args.phrases, args.pieces)
+    print(f"{args.size[0]} x {args.size[1]} pixels, {args.phrases} rows, {args.pieces} word pieces")
+    print(f"{cost.table(rows)}\n\n{cost.claims()}")

@@ -1,0 +1,34 @@
+"""Serve a page that grounds captions on images, and an HTTP API."""
+
+import argparse
+from dataclasses import fields
+
+from ppmn.cli.arguments import add_device, add_model
+from ppmn.serve.limits import Limits
+
+HELP = "serve a page that grounds captions on images"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_model(parser)
+    add_device(parser)
+    host = "address to listen on (default: 127.0.0.1, this machine only)"
+    parser.add_argument("--host", default="127.0.0.1", help=host)
+    port = "port to listen on; 0 takes a free one (default: 8000)"
+    parser.add_argument("--port", type=int, default=8000, metavar="N", help=port)
+    parser.add_argument("--token", metavar="TEXT", help="require this token of every client")
+    for limit in fields(Limits):
+        text = f"{limit.metadata['meaning']} (default: {limit.default:,})"
+        name = f"--max-{limit.name}".replace("_", "-")
+        parser.add_argument(name, type=int, default=limit.default, metavar="N", help=text)
+
+
+def run(args: argparse.Namespace) -> None:
+    from ppmn.errors import InputError
+
+    try:
+        from ppmn.serve.server import serve
+    except ImportError as error:
+        raise InputError(f"{error.name} is not installed: pip install 'ppmn[serve]'") from error
+    limits = Limits(**{limit.name: getattr(args, f"max_{limit.name}") for limit in fields(Limits)})
+    serve(args.model, args.device, args.host, args.port, args.token, limits)

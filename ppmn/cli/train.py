@@ -1,0 +1,74 @@
+"""Train a network, or continue a run."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from ppmn.cli.arguments import add_out
+from ppmn.errors import InputError
+
+HELP = "train a network, or continue a run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_training_arguments(parser)
+    add_out(parser, "the run's folder")
+    parser.add_argument(
+        "--skip-bad", type=int, default=0, metavar="N", help="skip up to N images that cannot be read"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="check data, memory and one step; estimate the time"
+    )
+
+
+def add_training_arguments(sub: argparse.ArgumentParser) -> None:
+    """What `ppmn train` and `ppmn ablate` share."""
+    sub.add_argument("--preset", required=True, help="paper, ppmn-released, dagger, scenes or compact")
+    sub.add_argument(
+        "--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help="repeatable"
+    )
+    sub.add_argument("--init", metavar="MODEL", help="name or folder of a model to start from")
+    sub.add_argument("--cache", type=Path, metavar="DIR", help="keep the outputs of frozen encoders")
+    sub.add_argument("--epochs", type=int, help="number of epochs (default: the preset's)")
+    sub.add_argument("--batch-size", type=int, help="images per step (default: the preset's)")
+    sub.add_argument("--seed", type=int, help="seed of the run (default: the preset's)")
+    sub.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="FIELD=VALUE",
+        help="any field, as model.rounds=2; repeatable",
+    )
+
+
+def training_config(args: argparse.Namespace) -> Any:
+    """The configuration that the arguments describe."""
+    from dataclasses import replace
+
+    from ppmn.model.folder import model_folder, read_config
+    from ppmn.presets import PRESETS, override
+
+    if args.preset not in PRESETS:
+        raise InputError(f"there is no preset {args.preset!r}; there are {', '.join(PRESETS)}")
+    config = PRESETS[args.preset]()
+    if args.init:
+        config = replace(config, model=read_config(model_folder(args.init)))
+    short = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed")}
+    fields = [f"{name}={value}" for name, value in short.items() if value is not None]
+    for text in [*fields, *args.set]:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InputError(f"--set {text}: it must be FIELD=VALUE")
+        config = override(config, name, value)
+    return config
+
+
+def run(args: argparse.Namespace) -> None:
+    from ppmn.evaluation.evaluate import process_group
+    from ppmn.model.folder import model_folder
+    from ppmn.training.trainer import train
+
+    config = training_config(args)
+    init = model_folder(args.init) if args.init else None
+    with process_group():
+        train(config, args.data, args.out, init, args.cache, args.skip_bad, args.dry_run)

@@ -1,0 +1,105 @@
+"""The command line as a whole: its parsers, exit codes and log."""
+
+import argparse
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from ppmn import cli
+from ppmn.cli import build_parser, main
+from ppmn.errors import InputError
+
+
+def parsers(
+    parser: argparse.ArgumentParser | None = None,
+) -> Iterator[tuple[argparse.ArgumentParser, argparse.Action]]:
+    """Every argument of every sub-command, with its parser."""
+    parser = parser or build_parser()
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            listed = {choice.dest: choice.help for choice in action._choices_actions}
+            for name, command in action.choices.items():
+                assert listed[name], f"{command.prog} has no help"
+                yield from parsers(command)
+        else:
+            yield parser, action
+
+
+def test_every_argument_has_a_help_text() -> None:
+    missing = [f"{parser.prog} {action.dest}" for parser, action in parsers() if not action.help]
+    assert not missing
+
+
+def test_output_option_is_named_alike_everywhere() -> None:
+    outputs = [(parser.prog, action) for parser, action in parsers() if action.dest in ("out", "output")]
+    assert {tuple(action.option_strings) for _, action in outputs} == {("-o", "--out")}
+    commands = {"ground", "export", "convert", "data scenes", "data narrate", "train", "ablate"}
+    assert {prog.removeprefix("ppmn ") for prog, _ in outputs} == commands
+
+
+def test_help_texts_can_be_formatted() -> None:
+    for parser in {parser for parser, _ in parsers()}:
+        assert parser.format_help()
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, ppmn.cli\n"
+        "try: ppmn.cli.main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'matplotlib', 'pyarrow', 'fastapi', 'numpy', 'PIL', 'tqdm'}\n"
+        "sys.exit(str(heavy & set(sys.modules)) if heavy & set(sys.modules) else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "ground" in done.stdout
+
+
+def test_module_runs_as_a_script() -> None:
+    command = [sys.executable, "-m", "ppmn.cli", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.startswith("ppmn ")
+
+
+def replace_ground(monkeypatch: pytest.MonkeyPatch, error: BaseException | None) -> list[str]:
+    def run(args: argparse.Namespace) -> None:
+        logging.getLogger("ppmn.somewhere").info("loaded %s", args.image)
+        logging.getLogger("ppmn.somewhere").warning("slow")
+        logging.getLogger("ppmn.somewhere").debug("hidden")
+        if error:
+            raise error
+
+    monkeypatch.setattr(cli.ground, "run", run)
+    return ["ground", "a.png", "a dog"]
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(replace_ground(monkeypatch, InputError("the image is empty"))) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "ppmn: the image is empty"
+
+
+def test_interrupt_is_exit_code_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(replace_ground(monkeypatch, KeyboardInterrupt())) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == "ppmn: interrupted"
+
+
+def test_log_is_shown_once_and_plainly(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(2):
+        assert main(replace_ground(monkeypatch, None)) == 0
+        shown = capsys.readouterr()
+        assert (shown.out, shown.err) == ("loaded a.png\n", "slow\n")
+
+
+def test_wrong_size_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    for size in ("800", "0x3", "ax3", "-1x3"):
+        with pytest.raises(SystemExit):
+            main(["profile", f"--size={size}"])
+        assert "is not a size; 800x1216 is one" in capsys.readouterr().err
