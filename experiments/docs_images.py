@@ -1,4 +1,4 @@
-"""The pictures of the documentation, made anew: python -m bench.pictures [--model compact] [--out docs]
+"""The pictures of the documentation, made anew: python -m experiments.docs_images [--model compact] [-o docs]
 
 overlay.jpg and contact.jpg show photos of installed packages, page.jpg the saved page and serve.jpg the
 server's in a headless chromium, compact_scenes.jpg the best, middle and worst of 60 drawn scenes.
@@ -25,7 +25,6 @@ from ppmn.training.validation import row
 SHOWN = "motorcycle"  # on its own, and on the pages
 TILE, LINE = (480, 360), 20
 SCENES, SEED, EACH = 60, 5, 2
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 
 
 def contact(grounder: Grounder, file: Path) -> None:
@@ -73,13 +72,12 @@ def scenes(grounder: Grounder, file: Path) -> None:
             picture.convert("RGB").save(file, quality=85)
 
 
-def photographed(url: str, file: Path, *, ground: bool = False, height: int = 900) -> None:
+def screenshot(url: str, file: Path, *, chromium: str, ground: bool = False, height: int = 900) -> None:
     """A page in a headless browser; with `ground`, a sample is taken and grounded first."""
     from playwright.sync_api import expect, sync_playwright
 
-    path = next(filter(None, map(shutil.which, CHROMIUM)))
     with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         page: Any = browser.new_page(viewport={"width": 1280, "height": height})
         page.goto(url)
         if ground:
@@ -95,7 +93,8 @@ def photographed(url: str, file: Path, *, ground: bool = False, height: int = 90
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="compact", help="a model's name or folder")
-    parser.add_argument("--out", type=Path, default=Path("docs"))
+    parser.add_argument("-o", "--out", type=Path, default=Path("docs"), help="folder of the images")
+    parser.add_argument("--chromium", default=shutil.which("chromium"), help="the browser's program")
     args = parser.parse_args()
     grounder = load(args.model)
     grounding = grounder.ground(*registry_photo(SHOWN))
@@ -105,9 +104,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         grounding.save(folder, ["html"])
         (saved,) = Path(folder).glob("*.html")
-        photographed(saved.as_uri(), args.out / "page.jpg", height=640)
+        screenshot(saved.as_uri(), args.out / "page.jpg", chromium=args.chromium, height=640)
     with serving(args.model) as url:
-        photographed(url, args.out / "serve.jpg", ground=True)
+        screenshot(url, args.out / "serve.jpg", chromium=args.chromium, ground=True)
 
 
 if __name__ == "__main__":

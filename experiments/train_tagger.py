@@ -1,4 +1,4 @@
-"""Train the part-of-speech tagger: `python -m bench.train_tagger TREEBANK [OUT]`.
+"""Train the part-of-speech tagger: `python -m experiments.train_tagger TREEBANK [OUT]`.
 
 TREEBANK holds the English Web Treebank as train.conllu.gz, dev.conllu.gz and test.conllu.gz. Sentences in
 the manner of spoken photo descriptions (`bench/narrative_words.py`) are drawn and mixed in: the treebank

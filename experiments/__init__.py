@@ -1,0 +1,1 @@
+"""One-time tools and records: how the files that ship were made."""
