@@ -21,8 +21,8 @@ import numpy as np
 from tqdm import tqdm
 
 from ppmn.data.narratives import Narrative
-from ppmn.data.panoptic import BORDER
-from ppmn.data.targets import masks_full
+from ppmn.data.panoptic import IGNORE_ID
+from ppmn.data.targets import full_masks
 from ppmn.evaluation.metrics import AverageRecall, PhraseKey
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.maps import postprocess
@@ -85,14 +85,14 @@ def measure(grounder: Grounder, held: Held, shares: Sequence[Shares]) -> dict[Sh
     narratives = [(source, n) for source, mine in held.items() for n in mine]
     for source, narrative in tqdm(narratives, "validation"):
         ids, phrases = narrative.image.ids(), narrative.grounded
-        truths = masks_full(ids, [p.segment_ids for p in phrases])
+        truths = full_masks(ids, [p.segment_ids for p in phrases])
         spans = [(p.start, p.end) for p in phrases]
         encoded = grounder.encode(narrative.image.file)
         responses = encoded.responses(narrative.caption, spans)
         for (edge, peak), threshold in product(shares, THRESHOLDS):
             maps = postprocess(responses, threshold, edge, peak)
             for n, (phrase, truth, response) in enumerate(zip(phrases, truths, maps, strict=True)):
-                mask = encoded.geometry.mask(response, threshold) & (ids != BORDER)
+                mask = encoded.geometry.mask(response, threshold) & (ids != IGNORE_ID)
                 key = PhraseKey(source, narrative.image.id, narrative.index, n)
                 found = metrics[edge, peak][threshold]
                 found.update(key, mask, truth, thing=phrase.isthing, plural=phrase.plural)

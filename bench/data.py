@@ -26,7 +26,7 @@ from torch.nn.functional import interpolate, pad
 from ppmn.data.benchmark import AnnotatedPhrase, Narrative, Narratives
 from ppmn.data.index import write_index
 from ppmn.data.panoptic import PanopticImage, Segment, read_ids
-from ppmn.data.targets import targets_released
+from ppmn.data.targets import targets_ppmn2022
 from ppmn.images import read_image
 
 HEIGHT, WIDTH = 480, 640
@@ -93,7 +93,7 @@ def worker(seed: int, narratives: Narratives, reads: int, barrier: Barrier, answ
 def item(narrative: Narrative) -> None:
     read_image(narrative.image.file)
     rows = [p.segment_ids for p in narrative.grounded]
-    targets_released(narrative.image.ids(), rows, RESIZED, PADDED)
+    targets_ppmn2022(narrative.image.ids(), rows, RESIZED, PADDED)
 
 
 def memory(narratives: Narratives, workers: int, reads: int) -> None:
@@ -142,10 +142,10 @@ def cost(root: Path) -> None:
     file = root / "annotations/panoptic_segmentation/train/0.png"
     ids = read_ids(file)
     rows = [(s,) for s in SEGMENTS[:20]] + [SEGMENTS[n : n + 3] for n in range(10)]
-    if not (dense(ids, rows) == targets_released(ids, rows, RESIZED, PADDED)).all():
+    if not (dense(ids, rows) == targets_ppmn2022(ids, rows, RESIZED, PADDED)).all():
         raise SystemExit("the two routes differ")
     slow = seconds(lambda: dense(ids, rows))
-    fast = seconds(lambda: targets_released(ids, rows, RESIZED, PADDED))
+    fast = seconds(lambda: targets_ppmn2022(ids, rows, RESIZED, PADDED))
     read = seconds(lambda: read_ids(file))
     print(
         f"ground truth of {len(rows)} phrases: dense {slow * 1e3:.1f} ms, ours {fast * 1e3:.1f} ms, "

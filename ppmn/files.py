@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,8 @@ def replacing(file: Path) -> Iterator[Path]:
     except OSError as error:
         raise InputError(f"{file} cannot be written ({error})") from error
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):  # its folder may be a file
+            part.unlink()
 
 
 def check_writable(files: list[Path]) -> None:

@@ -1,1 +1,1 @@
-"""Data sets: the PNG benchmark, any COCO panoptic folder with narratives made for it, drawn scenes."""
+"""Data sets on disk: panoptic annotations, narratives and their index, masks as training targets."""

@@ -1,8 +1,8 @@
-"""Where the utterances of a narrative stand in its caption.
+"""Where the utterances of a narrative are in its caption.
 
-The benchmark cuts a caption into utterances and re-tokenises them on the way ("isn't" becomes
-"is n't", spaces double, words change), so their offsets are found anew: by characters where the
-texts agree but for spaces, case and accents, and by differences where they do not.
+The benchmark cuts a caption into utterances and tokenizes them again ("isn't" becomes "is n't", spaces
+double, words change), so their offsets have to be searched for: by characters where the texts agree
+except for spaces, case and accents, and by a diff of words where they do not.
 """
 
 import re
@@ -13,13 +13,15 @@ from difflib import SequenceMatcher
 
 import numpy as np
 
-QUOTES = str.maketrans({"’": "'", "‘": "'", "`": "'", "“": '"', "”": '"', "–": "-", "—": "-"})
-WORD = re.compile(r"\w+|[^\w\s]")
+from ppmn.types import Span
+
+_QUOTES = str.maketrans({"’": "'", "‘": "'", "`": "'", "“": '"', "”": '"', "–": "-", "—": "-"})
+_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
-class Place:
-    """Characters `start` to `end` of the caption; `exact` where they are the utterance's own."""
+class Match:
+    """Characters `start` to `end` of the caption; `exact` where they equal the utterance."""
 
     start: int
     end: int
@@ -27,84 +29,86 @@ class Place:
 
 
 @dataclass
-class Letters:
-    """A text without spaces, case and accents, and where each letter stood in it."""
+class _Letters:
+    """A text without spaces, case and accents, and the offset of each letter in the original."""
 
     text: str = ""
     offsets: list[int] = field(default_factory=list)
 
 
-def letters(text: str) -> Letters:
+def _letters(text: str) -> _Letters:
     pairs = [
         (letter, offset)
-        for offset, character in enumerate(text.translate(QUOTES))
-        for letter in _plain(character)
+        for offset, character in enumerate(text.translate(_QUOTES))
+        for letter in _normalized(character)
     ]
-    return Letters("".join(letter for letter, _ in pairs), [offset for _, offset in pairs])
+    return _Letters("".join(letter for letter, _ in pairs), [offset for _, offset in pairs])
 
 
-def _plain(character: str) -> str:
+def _normalized(character: str) -> str:
     if character.isascii():
         return character.lower().strip()
     parts = unicodedata.normalize("NFKD", character).casefold()
     return "".join(p for p in parts if not unicodedata.combining(p) and not p.isspace())
 
 
-def align(caption: str, utterances: Sequence[str]) -> list[Place | None]:
-    """The place of every utterance in the caption; None where nothing of it is there."""
-    whole = letters(caption)
-    parts = [letters(u) for u in utterances]
-    if whole.text == "".join(p.text for p in parts):
-        where: list[int] = list(range(len(whole.text)))
-        guesses: dict[int, tuple[int, int]] = {}
+def align(caption: str, utterances: Sequence[str]) -> list[Match | None]:
+    """The match of every utterance in the caption; None where nothing of it is there."""
+    whole = _letters(caption)
+    parts = [_letters(u) for u in utterances]
+    spoken = "".join(p.text for p in parts)
+    if whole.text == spoken:
+        positions = list(range(len(whole.text)))
+        guesses: dict[int, Span] = {}
     else:
-        where, guesses = _differences(whole, "".join(p.text for p in parts), _words(utterances), caption)
-    places, first = [], 0
+        positions, guesses = _diff(whole, spoken, _words(utterances), caption)
+    matches, first = [], 0
     for part in parts:
         last = first + len(part.text)
-        places.append(_place(range(first, last), where, guesses, whole.offsets))
+        matches.append(_match(range(first, last), positions, guesses, whole.offsets))
         first = last
-    return places
+    return matches
 
 
-def _place(
-    own: range, where: list[int], guesses: dict[int, tuple[int, int]], offsets: list[int]
-) -> Place | None:
+def _match(
+    letters: range, positions: list[int], guesses: dict[int, Span], offsets: list[int]
+) -> Match | None:
     """From the letters of one utterance to characters of the caption."""
-    found = [where[i] for i in own if where[i] >= 0]
-    spans = [(offsets[j], offsets[j] + 1) for j in found] + [guesses[i] for i in own if i in guesses]
+    found = [positions[i] for i in letters if positions[i] >= 0]
+    spans = [(offsets[j], offsets[j] + 1) for j in found] + [guesses[i] for i in letters if i in guesses]
     if not spans:
         return None
-    exact = len(found) == len(own) and found[-1] - found[0] == len(own) - 1
-    return Place(min(s for s, _ in spans), max(e for _, e in spans), exact)
+    exact = len(found) == len(letters) and found[-1] - found[0] == len(letters) - 1
+    return Match(min(s for s, _ in spans), max(e for _, e in spans), exact)
 
 
 def _words(texts: Sequence[str]) -> list[tuple[str, int]]:
     """Words without case and accents, each with the number of the text it is in."""
-    found = ((letters(m.group()).text, n) for n, text in enumerate(texts) for m in WORD.finditer(text))
+    found = ((_letters(m.group()).text, n) for n, text in enumerate(texts) for m in _WORD.finditer(text))
     return [(word, n) for word, n in found if word]
 
 
-def _differences(
-    whole: Letters, spoken: str, words: list[tuple[str, int]], caption: str
-) -> tuple[list[int], dict[int, tuple[int, int]]]:
-    """For every spoken letter its letter in the caption or -1, and for changed words the likely place."""
-    mine = [word for word, _ in words]
+def _diff(
+    whole: _Letters, spoken: str, words: list[tuple[str, int]], caption: str
+) -> tuple[list[int], dict[int, Span]]:
+    """For every spoken letter its letter in the caption or -1, and for changed words the likely span."""
+    ours = [word for word, _ in words]
     theirs = [word for word, _ in _words([caption])]
-    my_starts, their_starts = _starts(mine), _starts(theirs)
-    where = [-1] * len(spoken)
-    guesses: dict[int, tuple[int, int]] = {}
-    for kind, a0, a1, b0, b1 in SequenceMatcher(None, mine, theirs, autojunk=False).get_opcodes():
-        first, last = my_starts[a0], my_starts[a1]
-        if kind == "equal" or (kind == "replace" and "".join(mine[a0:a1]) == "".join(theirs[b0:b1])):
-            where[first:last] = range(their_starts[b0], their_starts[b1])
-        elif kind == "replace":
+    our_starts, their_starts = _starts(ours), _starts(theirs)
+    positions = [-1] * len(spoken)
+    guesses: dict[int, Span] = {}
+    for operation, a0, a1, b0, b1 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
+        first, last = our_starts[a0], our_starts[a1]
+        same_letters = "".join(ours[a0:a1]) == "".join(theirs[b0:b1])
+        if operation == "equal" or (operation == "replace" and same_letters):
+            positions[first:last] = range(their_starts[b0], their_starts[b1])
+        elif operation == "replace":
             for a, (c0, c1) in _pairs(words[a0:a1], theirs[b0:b1]).items():
                 start = whole.offsets[their_starts[b0 + c0]]
                 end = whole.offsets[their_starts[b0 + c1] - 1] + 1
-                for i in range(my_starts[a0 + a], my_starts[a0 + a + 1]):
+                for i in range(our_starts[a0 + a], our_starts[a0 + a + 1]):
                     guesses[i] = (start, end)
-    return where, guesses
+    return positions, guesses
 
 
 def _starts(words: Sequence[str]) -> list[int]:
@@ -114,25 +118,25 @@ def _starts(words: Sequence[str]) -> list[int]:
     return starts
 
 
-def _pairs(mine: Sequence[tuple[str, int]], theirs: Sequence[str]) -> dict[int, tuple[int, int]]:
-    """Changed words: which words (from, to) of the caption stand where word `a` was spoken.
+def _pairs(ours: Sequence[tuple[str, int]], theirs: Sequence[str]) -> dict[int, Span]:
+    """For each changed word its words (first, end) of the caption.
 
-    As many words: one by one. All of one utterance: the whole stretch. Else the two most alike are
-    paired, and so on to both sides of them.
+    Equal numbers of words are paired one by one. Words of one utterance get the whole stretch. Otherwise
+    the two most similar words are paired, then the words on both sides of them in the same way.
     """
-    alike = np.array(
-        [[SequenceMatcher(None, word, t, autojunk=False).ratio() for t in theirs] for word, _ in mine]
+    similarity = np.array(
+        [[SequenceMatcher(None, word, t, autojunk=False).ratio() for t in theirs] for word, _ in ours]
     )
 
-    def pair(a0: int, a1: int, b0: int, b1: int) -> dict[int, tuple[int, int]]:
+    def pair(a0: int, a1: int, b0: int, b1: int) -> dict[int, Span]:
         if a0 == a1 or b0 == b1:
             return {}
         if a1 - a0 == b1 - b0:
             return {a: (b, b + 1) for a, b in zip(range(a0, a1), range(b0, b1), strict=True)}
-        if len({utterance for _, utterance in mine[a0:a1]}) == 1:
+        if len({utterance for _, utterance in ours[a0:a1]}) == 1:
             return dict.fromkeys(range(a0, a1), (b0, b1))
-        best = alike[a0:a1, b0:b1].argmax()
+        best = similarity[a0:a1, b0:b1].argmax()
         a, b = a0 + int(best) // (b1 - b0), b0 + int(best) % (b1 - b0)
         return pair(a0, a, b0, b) | {a: (b, b + 1)} | pair(a + 1, a1, b + 1, b1)
 
-    return pair(0, len(mine), 0, len(theirs))
+    return pair(0, len(ours), 0, len(theirs))

@@ -1,4 +1,4 @@
-"""The narratives of one split as they are written: `png_coco_<split>.json` beside panoptic annotations."""
+"""The narratives of one split, read from `png_coco_<split>.json` beside the panoptic annotations."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ class AnnotatedPhrase:
     start: int
     end: int
     segment_ids: tuple[int, ...]  # empty: not grounded
-    isthing: bool  # category of the last segment, as the released reader has it
-    absent: bool = False  # known not to be in the photo: its mask is empty
+    isthing: bool  # category of the last segment, as in the authors' reader
+    absent: bool = False  # what it names is not in the image: its mask is empty
 
     @property
     def plural(self) -> bool:
@@ -28,7 +28,7 @@ class AnnotatedPhrase:
 
 @dataclass(frozen=True)
 class Narrative:
-    """One caption of one photo; `index` is its position in the file it was read from."""
+    """One caption of one image; `index` is its position in the file it was read from."""
 
     image: PanopticImage
     index: int
@@ -41,7 +41,7 @@ class Narrative:
 
 
 @dataclass(frozen=True)
-class Problem:
+class DataProblem:
     """What is wrong in a data set, and at which image."""
 
     image_id: int | str
@@ -54,11 +54,11 @@ def narratives_file(root: Path, split: str) -> Path:
     return next((f for f in files if f.is_file()), files[0])
 
 
-def read_narratives(panoptic: Panoptic, report: Callable[[Problem], None]) -> Iterator[Narrative]:
-    """Every narrative of a split whose photo is known; what cannot be read as written is reported.
+def read_narratives(panoptic: Panoptic, report: Callable[[DataProblem], None]) -> Iterator[Narrative]:
+    """Every narrative of a split whose image is annotated; problems are reported.
 
-    A phrase that names a segment its photo has not counts as not grounded, for its truth is not
-    known; a phrase of which nothing is in the caption is left out.
+    A phrase with a segment that its image does not have counts as not grounded, since its mask is
+    unknown; a phrase of which nothing is in the caption is left out.
     """
     file = narratives_file(panoptic.root, panoptic.split)
     if not file.is_file():
@@ -71,7 +71,7 @@ def read_narratives(panoptic: Panoptic, report: Callable[[Problem], None]) -> It
         try:
             image = images.get(int(entry["image_id"]))
             if image is None:
-                report(Problem(entry["image_id"], f"narrative {index} is of a photo without annotations"))
+                report(DataProblem(entry["image_id"], f"narrative {index} is of an image without annotations"))
                 continue
             yield Narrative(image, index, entry["caption"], _phrases(entry, image, panoptic, index, report))
         except KeyError as error:
@@ -85,25 +85,26 @@ def _phrases(
     image: PanopticImage,
     panoptic: Panoptic,
     index: int,
-    report: Callable[[Problem], None],
+    report: Callable[[DataProblem], None],
 ) -> tuple[AnnotatedPhrase, ...]:
-    categories = {s.id: s.category_id for s in image.segments}
+    category_ids = {s.id: s.category_id for s in image.segments}
     utterances = [part["utterance"] for part in entry["segments"]]
     phrases = []
-    for part, place in zip(entry["segments"], align(entry["caption"], utterances), strict=True):
-        said = f"narrative {index}, utterance {part['utterance']!r}"
-        if part["utterance"].strip() and (place is None or not place.exact):
-            seen = f", which has {entry['caption'][place.start : place.end]!r} there" if place else ""
-            report(Problem(image.id, f"{said} is not in the caption{seen}"))
-        if not part["noun"] or place is None:
+    for part, match in zip(entry["segments"], align(entry["caption"], utterances), strict=True):
+        where = f"narrative {index}, utterance {part['utterance']!r}"
+        if part["utterance"].strip() and (match is None or not match.exact):
+            instead = f", which has {entry['caption'][match.start : match.end]!r} there" if match else ""
+            report(DataProblem(image.id, f"{where} is not in the caption{instead}"))
+        if not part["noun"] or match is None:
             continue
         ids = tuple(int(s) for s in part["segment_ids"])
-        unknown = [s for s in ids if s not in categories]
-        for segment in unknown:
-            report(Problem(image.id, f"{said} names segment {segment}, which the photo has not"))
-        if unknown:
+        missing = [s for s in ids if s not in category_ids]
+        for segment in missing:
+            report(DataProblem(image.id, f"{where} names segment {segment}, which the image does not have"))
+        if missing:
             ids = ()
-        category = panoptic.categories.get(categories[ids[-1]]) if ids else None
-        isthing, absent = bool(category and category.isthing), bool(part.get("absent")) and not ids
-        phrases.append(AnnotatedPhrase(place.start, place.end, ids, isthing, absent))
+        category = panoptic.categories.get(category_ids[ids[-1]]) if ids else None
+        isthing = bool(category and category.isthing)
+        absent = bool(part.get("absent")) and not ids
+        phrases.append(AnnotatedPhrase(match.start, match.end, ids, isthing, absent))
     return tuple(phrases)

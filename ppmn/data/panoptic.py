@@ -1,4 +1,4 @@
-"""COCO panoptic annotations: one JSON of segments, one PNG of segment ids a photo."""
+"""COCO panoptic annotations: one JSON file of segments, and one PNG of segment ids per image."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,19 +6,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-from PIL import Image
 
 from ppmn.errors import InputError
 from ppmn.files import read_json
+from ppmn.images import read_image
+from ppmn.types import Box, SegmentIds
 
-VOID = 0  # unlabelled
-BORDER = 16_777_215  # white in the PNG: neither in nor out
+UNLABELED = 0
+IGNORE_ID = 16_777_215  # white in the PNG: pixels that count neither as inside nor as outside
+
+
+@dataclass(frozen=True)
+class DataSpec:
+    """A folder of data, one split of it or all, and how often it is drawn from relative to others."""
+
+    root: Path
+    split: str | None = None
+    weight: float = 1.0
+
+    @property
+    def splits(self) -> list[str]:
+        """The split that is named, otherwise all splits of the folder."""
+        return [self.split] if self.split else splits(self.root)
 
 
 @dataclass(frozen=True)
 class Category:
-    """One category of a source; `synonyms` are other names the source itself gives it."""
+    """One category of a data set; `synonyms` are other names that its annotation file gives."""
 
     id: int
     name: str
@@ -28,19 +42,19 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One region of a photo; `iscrowd` means that the number of things in it is unknown."""
+    """One region of an image; `iscrowd` means an unknown number of things, `score` that a model found it."""
 
     id: int
     category_id: int
     area: int
-    bbox: tuple[int, int, int, int]
+    bbox: Box
     iscrowd: bool = False
     score: float | None = None
 
 
 @dataclass(frozen=True)
 class PanopticImage:
-    """One photo with its segments; `file` and `segmentation` are paths."""
+    """One annotated image: its file, the PNG of its segment ids, and its segments."""
 
     id: int
     file: Path
@@ -49,34 +63,36 @@ class PanopticImage:
     width: int
     segments: tuple[Segment, ...]
 
-    def ids(self) -> NDArray[np.int32]:
+    def ids(self) -> SegmentIds:
         """Segment id of every pixel, (H, W)."""
         return read_ids(self.segmentation)
 
 
 @dataclass(frozen=True)
 class Panoptic:
-    """One split of a COCO panoptic folder as it is downloaded."""
+    """One split of a COCO panoptic folder.
+
+    `complete` is the file's own `"complete"`, true where it is not given: everything that the categories
+    name is annotated, so what is not annotated is not in the image.
+    """
 
     root: Path
     split: str
     categories: dict[int, Category]
     images: tuple[PanopticImage, ...]
     unannotated: tuple[int, ...] = ()  # ids of images that the file lists but does not annotate
+    complete: bool = True
 
 
-def read_ids(file: Path) -> NDArray[np.int32]:
-    """Segment id of every pixel: R + 256 G + 65536 B."""
-    try:
-        with Image.open(file) as png:
-            rgb = np.asarray(png.convert("RGB"), dtype=np.int32)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"{file} is not a readable panoptic PNG ({error})") from error
-    return rgb[..., 0] + 256 * rgb[..., 1] + 65_536 * rgb[..., 2]
+def read_ids(file: Path) -> SegmentIds:
+    """Segment id of every pixel of a panoptic PNG: R + 256 G + 65536 B."""
+    rgb = np.asarray(read_image(file), dtype=np.int32)
+    ids: SegmentIds = rgb[..., 0] + 256 * rgb[..., 1] + 65_536 * rgb[..., 2]
+    return ids
 
 
 def splits(root: Path) -> list[str]:
-    """Names of the splits in a folder: what `annotations/panoptic_*.json` are there."""
+    """Names of the splits in a folder, by its `annotations/panoptic_*.json`."""
     if not root.is_dir():
         raise InputError(f"{root} is not a folder")
     names = sorted(f.stem.removeprefix("panoptic_") for f in (root / "annotations").glob("panoptic_*.json"))
@@ -86,23 +102,24 @@ def splits(root: Path) -> list[str]:
 
 
 def panoptic_file(root: Path, split: str) -> Path:
+    """`annotations/panoptic_<split>.json`."""
     return root / "annotations" / f"panoptic_{split}.json"
 
 
-def folders(root: Path, split: str) -> tuple[Path, Path]:
-    """Where photos and panoptic PNGs are: in the benchmark's layout or as COCO's own archives unpack."""
-    photos = (root / "images" / split, root / split)
+def split_folders(root: Path, split: str) -> tuple[Path, Path]:
+    """Folders of images and of panoptic PNGs: the benchmark's layout, or COCO's archives as they unpack."""
+    images = (root / "images" / split, root / split)
     pngs = (
         root / "annotations" / "panoptic_segmentation" / split,
         root / "annotations" / f"panoptic_{split}",
         root / "panoptic_segmentation" / split,
     )
-    photo_folder = next((f for f in photos if f.is_dir()), photos[0])
-    return photo_folder, next((f for f in pngs if f.is_dir()), pngs[0])
+    image_folder = next((f for f in images if f.is_dir()), images[0])
+    return image_folder, next((f for f in pngs if f.is_dir()), pngs[0])
 
 
 def read_panoptic(root: Path, split: str) -> Panoptic:
-    """Read `annotations/panoptic_<split>.json`; pixels stay on disk until they are asked for."""
+    """Read `annotations/panoptic_<split>.json`; pixels are read when they are needed."""
     file = panoptic_file(root, split)
     if not file.is_file():
         raise InputError(f"{root} has no split {split!r}: {file} is missing")
@@ -113,27 +130,28 @@ def read_panoptic(root: Path, split: str) -> Panoptic:
             for c in raw["categories"]
         }
         annotations = {a["image_id"]: a for a in raw["annotations"]}
-        photos, pngs = folders(root, split)
+        image_folder, png_folder = split_folders(root, split)
         images = tuple(
-            _image(image, annotations[image["id"]], photos, pngs)
+            _image(image, annotations[image["id"]], image_folder, png_folder)
             for image in raw["images"]
             if image["id"] in annotations
         )
         unannotated = tuple(i["id"] for i in raw["images"] if i["id"] not in annotations)
+        complete = bool(raw.get("complete", True))
     except KeyError as error:
         raise InputError(f"{file} is not a COCO panoptic file: an entry has no {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{file} is not a COCO panoptic file ({error})") from error
-    return Panoptic(root, split, categories, images, unannotated)
+    return Panoptic(root, split, categories, images, unannotated, complete)
 
 
 def _image(
-    image: Mapping[str, Any], annotation: Mapping[str, Any], photos: Path, pngs: Path
+    image: Mapping[str, Any], annotation: Mapping[str, Any], image_folder: Path, png_folder: Path
 ) -> PanopticImage:
     return PanopticImage(
         int(image["id"]),
-        photos / image["file_name"],
-        pngs / annotation["file_name"],
+        image_folder / image["file_name"],
+        png_folder / annotation["file_name"],
         int(image["height"]),
         int(image["width"]),
         tuple(_segment(s) for s in annotation["segments_info"]),
@@ -141,8 +159,8 @@ def _image(
 
 
 def _segment(raw: Mapping[str, Any]) -> Segment:
-    if not 0 < int(raw["id"]) <= BORDER:
-        raise ValueError(f"segment id {raw['id']} is not a colour between 1 and {BORDER}")
+    if not 0 < int(raw["id"]) <= IGNORE_ID:
+        raise ValueError(f"segment id {raw['id']} is not a color between 1 and {IGNORE_ID}")
     x, y, w, h = (int(v) for v in raw["bbox"])
     crowd = bool(raw.get("iscrowd", 0))
     return Segment(

@@ -24,8 +24,8 @@ from PIL import Image
 from tqdm import tqdm
 
 from ppmn.data.benchmark import Narrative, Narratives, open_narratives, parse_spec, splits
-from ppmn.data.panoptic import BORDER
-from ppmn.data.targets import Rows, targets_released
+from ppmn.data.panoptic import IGNORE_ID
+from ppmn.data.targets import Rows, targets_ppmn2022
 from ppmn.errors import InputError
 from ppmn.evaluation import metrics
 from ppmn.evaluation.figures import SheetRow, curves, sheet
@@ -141,7 +141,7 @@ def _measure(run: Run, source: str, narrative: Narrative, answers: Answers, keep
     ids = _ids(narrative)
     phrases = measurable(source, narrative, run.metric.protocol)
     truths = _truths(ids, [phrase.segment_ids for phrase in phrases.values()], run.metric.protocol)
-    known = ids != BORDER  # a border is neither in nor out
+    known = ids != IGNORE_ID  # a border is neither in nor out
     keyed = zip(phrases.items(), truths, strict=True)
     for ((key, phrase), truth), (mask, score) in zip(keyed, answers(source, narrative), strict=True):
         if mask is not None and mask.shape != truth.shape:
@@ -167,7 +167,7 @@ def _ids(narrative: Narrative) -> NDArray[np.int32]:
 
 def _truths(ids: NDArray[np.int32], rows: Rows, protocol: metrics.Protocol) -> Iterable[Mask]:
     if protocol == "ppmn2022":
-        return targets_released(ids, rows, *released_size(*ids.shape))
+        return targets_ppmn2022(ids, rows, *released_size(*ids.shape))
     return (np.isin(ids, row) for row in rows)  # one at a time: a photo may be large
 
 

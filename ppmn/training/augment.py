@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
 from ppmn.config import Augment
-from ppmn.data.panoptic import BORDER, PanopticImage
+from ppmn.data.panoptic import IGNORE_ID, PanopticImage
 from ppmn.images import read_image
 
 SHARES = (0.003, 0.15)  # of its photo: how large a thing is that is pasted into another
@@ -37,7 +37,7 @@ def pasted(view: View, donor: PanopticImage, things: set[int], rng: np.random.Ge
         mask = mask.crop(box).resize(size)
         x, y = int(rng.integers(photo.width - size[0] + 1)), int(rng.integers(photo.height - size[1] + 1))
         photo.paste(theirs.crop(box).resize(size, Image.Resampling.BILINEAR), (x, y), mask)
-        id = max(int(ids[ids != BORDER].max(initial=0)), *(s.id for s in segments), 0) + 1
+        id = max(int(ids[ids != IGNORE_ID].max(initial=0)), *(s.id for s in segments), 0) + 1
         inside = np.asarray(mask)
         ids[y : y + size[1], x : x + size[0]][inside] = id
         segments.append(replace(segment, id=id, area=int(inside.sum()), bbox=(x, y, *size)))

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from ppmn.config import Augment, TrainConfig
-from ppmn.data.panoptic import BORDER
-from ppmn.data.targets import targets_area, targets_released
+from ppmn.data.panoptic import IGNORE_ID
+from ppmn.data.targets import targets_area, targets_ppmn2022
 from ppmn.errors import InputError
 from ppmn.model.network import PPMN
 from ppmn.model.preprocess import Preprocess
@@ -145,12 +145,12 @@ def truth(
     """
     rows = [p.segment_ids for p in sample.phrases]
     if config.model.count_padding:
-        masks = targets_released(sample.ids, rows, size, padded)
+        masks = targets_ppmn2022(sample.ids, rows, size, padded)
         known = np.ones(masks.shape[1:], bool)
     else:
         step = stride / 2 if config.model.variant == "released" else stride
         beyond = [round(n * p / s) - n for n, p, s in zip(sample.ids.shape, padded, size, strict=True)]
-        ids = np.pad(sample.ids, ((0, beyond[0]), (0, beyond[1])), constant_values=BORDER)
+        ids = np.pad(sample.ids, ((0, beyond[0]), (0, beyond[1])), constant_values=IGNORE_ID)
         grid = (round(padded[0] / step), round(padded[1] / step))
         masks, known = targets_area(ids, rows, grid, sample.void)
     return torch.from_numpy(masks), torch.from_numpy(known)

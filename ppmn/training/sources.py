@@ -13,7 +13,7 @@ from PIL import Image
 from ppmn.config import Augment
 from ppmn.data.benchmark import open_narratives, parse_spec
 from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
-from ppmn.data.panoptic import BORDER, VOID, PanopticImage, read_panoptic, splits
+from ppmn.data.panoptic import IGNORE_ID, UNLABELED, PanopticImage, read_panoptic, splits
 from ppmn.errors import InputError
 from ppmn.images import read_image
 from ppmn.synthetic.narrator import Narrated, Narrator, joined, rng_for
@@ -66,7 +66,7 @@ class Source:
     def void(self, image: PanopticImage) -> tuple[int, ...]:
         """Unlabelled pixels are unknown where people labelled stuff too, and background elsewhere."""
         unknown = self.has_stuff and all(s.score is None for s in image.segments)
-        return (VOID, BORDER) if unknown else (BORDER,)
+        return (UNLABELED, IGNORE_ID) if unknown else (IGNORE_ID,)
 
     def sample(
         self,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ppmn.config import TrainConfig
 from ppmn.data.narratives import Narrative
-from ppmn.data.targets import masks_full
+from ppmn.data.targets import full_masks
 from ppmn.evaluation.evaluate import evaluate, model_answers
 from ppmn.evaluation.figures import SheetRow, sheet
 from ppmn.grounding.grounder import Grounder
@@ -47,6 +47,6 @@ def row(grounder: Grounder, narrative: Narrative) -> SheetRow:
     """One narrative as a line of the sheet."""
     photo, phrases = read_image(narrative.image.file), narrative.grounded
     spans = [(p.start, p.end) for p in phrases]
-    truth = masks_full(narrative.image.ids(), [p.segment_ids for p in phrases])
+    truth = full_masks(narrative.image.ids(), [p.segment_ids for p in phrases])
     maps = grounder.response_maps(photo, narrative.caption, spans)
     return SheetRow(photo, narrative.caption, spans, list(truth), [m > grounder.threshold for m in maps])

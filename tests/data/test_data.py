@@ -17,8 +17,8 @@ from torch.nn.functional import interpolate, pad
 
 from ppmn.data.align import Place, align
 from ppmn.data.benchmark import DataSpec, Narrative, open_narratives, parse_spec, splits
-from ppmn.data.panoptic import BORDER
-from ppmn.data.targets import masks_full, targets_area, targets_released
+from ppmn.data.panoptic import IGNORE_ID
+from ppmn.data.targets import full_masks, targets_area, targets_ppmn2022
 from ppmn.errors import InputError
 
 
@@ -187,9 +187,9 @@ def test_released_targets_are_the_dense_route_bit_for_bit(
     size: tuple[int, int], resized: tuple[int, int], count: int, seed: int
 ) -> None:
     ids, rows = scene(size, count, seed)
-    masks = masks_full(ids, rows)
+    masks = full_masks(ids, rows)
     assert all((mask == np.isin(ids, row)).all() for mask, row in zip(masks, rows, strict=True))
-    assert (targets_released(ids, rows, resized, padded(resized)) == dense(masks, resized)).all()
+    assert (targets_ppmn2022(ids, rows, resized, padded(resized)) == dense(masks, resized)).all()
 
 
 @settings(deadline=None)
@@ -199,14 +199,14 @@ def test_area_targets_are_the_exact_box_average(
 ) -> None:
     ids, rows = scene(size, 5, seed)
     masks, known = targets_area(ids, rows, cells)
-    fine = masks_full(ids, rows).repeat(cells[0], 1).repeat(cells[1], 2)  # cells are whole blocks of this
+    fine = full_masks(ids, rows).repeat(cells[0], 1).repeat(cells[1], 2)  # cells are whole blocks of this
     means = fine.reshape(5, cells[0], size[0], cells[1], size[1]).mean((2, 4))
     assert (masks == (means >= 0.5)).all() and known.all()
 
 
 def test_void_is_neither_in_nor_out() -> None:
-    ids = np.array([[5, 5, BORDER, BORDER], [BORDER, 6, BORDER, 6]], np.int32)
-    masks, known = targets_area(ids, [(5,), (6,)], (1, 2), void={BORDER})
+    ids = np.array([[5, 5, IGNORE_ID, IGNORE_ID], [IGNORE_ID, 6, IGNORE_ID, 6]], np.int32)
+    masks, known = targets_area(ids, [(5,), (6,)], (1, 2), void={IGNORE_ID})
     assert masks[:, 0].tolist() == [[True, False], [False, True]]
     assert known.tolist() == [[True, False]]
 
@@ -246,10 +246,10 @@ def test_rows_equal_the_released_readers(shared: Path, kind: str) -> None:
         assert theirs["ann_types"][: len(rows)].tolist() == [1 + p.plural for p in rows]
         assert theirs["ann_categories"][: len(rows)].tolist() == [1 if p.isthing else 2 for p in rows]
         assert not theirs["ann_types"][len(rows) :].any()
-        masks = masks_full(narrative.image.ids(), [p.segment_ids for p in rows])
+        masks = full_masks(narrative.image.ids(), [p.segment_ids for p in rows])
         assert (masks == theirs["gt"]).all()
         resized = tuple(item["image_shape"][1:])
-        targets = targets_released(
+        targets = targets_ppmn2022(
             narrative.image.ids(), [p.segment_ids for p in rows], resized, padded(resized)
         )
         assert (targets == dense(theirs["gt"], resized)).all()

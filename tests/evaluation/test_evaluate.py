@@ -17,7 +17,7 @@ from PIL import Image
 
 import ppmn
 from ppmn.cli import main
-from ppmn.data.targets import targets_released
+from ppmn.data.targets import targets_ppmn2022
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import evaluate, model_answers, open_sources, released_size
 from ppmn.evaluation.figures import SheetRow, sheet
@@ -86,7 +86,7 @@ class Fake:
         for start, end in spans:
             row = SEGMENTS[caption[start:end]]
             if protocol == "ppmn2022":
-                truth = targets_released(ids, [row], *released_size(*ids.shape))[0]
+                truth = targets_ppmn2022(ids, [row], *released_size(*ids.shape))[0]
             else:
                 truth = np.isin(ids, row)
             answers = {"truth": truth, "nothing": truth & False, "everything": truth | True}
