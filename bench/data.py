@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch.nn.functional import interpolate, pad
 
-from ppmn.data.benchmark import AnnotatedPhrase, Narrative, Narratives
-from ppmn.data.index import write_index
+from ppmn.data.index import Narratives, write_index
+from ppmn.data.narratives import AnnotatedPhrase, Narrative
 from ppmn.data.panoptic import PanopticImage, Segment, read_ids
 from ppmn.data.targets import targets_ppmn2022
 from ppmn.images import read_image
@@ -166,8 +166,14 @@ def main() -> None:
         root, index = Path(folder) / "data", Path(folder) / "index.arrow"
         make_photos(root)
         cost(root)
-        about = {"fingerprint": "synthetic", "categories": [], "skipped": 0, "problems": 0}
-        write_index(make_narratives(root, args.narratives), about, root, "train", index)
+        metadata = {
+            "fingerprint": "synthetic",
+            "categories": [],
+            "complete": True,
+            "skipped": 0,
+            "problems": 0,
+        }
+        write_index(make_narratives(root, args.narratives), metadata, root, "train", index)
         memory(Narratives(root, "train", index), args.workers, args.reads)
 
 

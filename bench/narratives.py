@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ppmn.data.benchmark import parse_spec
-from ppmn.data.panoptic import read_panoptic, splits
+from ppmn.cli.arguments import parse_spec
+from ppmn.data.panoptic import read_panoptic
 from ppmn.images import read_image
 from ppmn.synthetic.narrator import Narrated, Narrator, rng_for
 
@@ -59,7 +59,7 @@ def report(name: str, texts: list[str], tokens: int) -> str:
 def tell(spec: str, count: int, epoch: int) -> tuple[list[Narrated], float]:
     """Narratives of up to `count` photos spread over a data set, and the milliseconds each took."""
     data = parse_spec(spec)
-    panoptic = read_panoptic(data.root, data.split or splits(data.root)[0])
+    panoptic = read_panoptic(data.root, data.splits[0])
     narrator, told, spent = Narrator(panoptic.categories), [], 0.0
     chosen = np.linspace(0, len(panoptic.images) - 1, min(count, len(panoptic.images))).astype(int)
     for n in chosen:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ppmn.errors import InputError
 
 if TYPE_CHECKING:
-    from ppmn.data.benchmark import DataSpec
+    from ppmn.data.panoptic import DataSpec
     from ppmn.types import Size
 
 
@@ -39,8 +39,7 @@ def parse_size(text: str) -> "Size":
 
 def parse_spec(text: str) -> "DataSpec":
     """Read `ROOT[:SPLIT][=WEIGHT]`; a weight is how often a source is sampled, relative to the others."""
-    from ppmn.data.benchmark import DataSpec
-    from ppmn.data.panoptic import splits
+    from ppmn.data.panoptic import DataSpec, splits
 
     rest, weight = text, 1.0
     if not Path(text).is_dir() and "=" in text:

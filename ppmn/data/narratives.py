@@ -71,7 +71,9 @@ def read_narratives(panoptic: Panoptic, report: Callable[[DataProblem], None]) -
         try:
             image = images.get(int(entry["image_id"]))
             if image is None:
-                report(DataProblem(entry["image_id"], f"narrative {index} is of an image without annotations"))
+                report(
+                    DataProblem(entry["image_id"], f"narrative {index} is of an image without annotations")
+                )
                 continue
             yield Narrative(image, index, entry["caption"], _phrases(entry, image, panoptic, index, report))
         except KeyError as error:

@@ -23,9 +23,7 @@ def full_masks(ids: SegmentIds, rows: Rows) -> Mask:
     return masks
 
 
-def targets_ppmn2022(
-    ids: SegmentIds, rows: Rows, resized: Size, padded: Size
-) -> Mask:
+def targets_ppmn2022(ids: SegmentIds, rows: Rows, resized: Size, padded: Size) -> Mask:
     """The masks that the authors' code trains on and measures against: (N, H/4, W/4), padded size (H, W).
 
     It resizes masks bilinearly to the network's input, pads with zeros, resizes to a quarter and keeps

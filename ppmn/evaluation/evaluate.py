@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
-from ppmn.data.benchmark import Narrative, Narratives, open_narratives, parse_spec, splits
+from ppmn.data.index import Narratives, open_narratives
+from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import IGNORE_ID
+from ppmn.data.source_spec import parse_spec
 from ppmn.data.targets import Rows, targets_ppmn2022
 from ppmn.errors import InputError
 from ppmn.evaluation import metrics
@@ -86,7 +88,7 @@ def open_sources(specs: Sequence[str]) -> dict[str, Narratives]:
         spec = parse_spec(text)
         if spec.weight != 1:
             raise InputError(f"--data {text}: every phrase is measured once, a weight means nothing here")
-        for split in [spec.split] if spec.split else splits(spec.root):
+        for split in spec.splits:
             name = f"{spec.root.resolve().name}:{split}"
             if name in sources:
                 raise InputError(f"--data {text}: there already is a source called {name}")

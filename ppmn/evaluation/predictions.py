@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ppmn.data.benchmark import AnnotatedPhrase, Narrative
+from ppmn.data.narratives import AnnotatedPhrase, Narrative
 from ppmn.errors import InputError
 from ppmn.evaluation.metrics import PhraseKey, Protocol
 from ppmn.files import replacing

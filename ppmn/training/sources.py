@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ppmn.config import Augment
-from ppmn.data.benchmark import open_narratives, parse_spec
+from ppmn.data.index import open_narratives
 from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
-from ppmn.data.panoptic import IGNORE_ID, UNLABELED, PanopticImage, read_panoptic, splits
+from ppmn.data.panoptic import IGNORE_ID, UNLABELED, PanopticImage, read_panoptic
+from ppmn.data.source_spec import parse_spec
 from ppmn.errors import InputError
 from ppmn.images import read_image
 from ppmn.synthetic.narrator import Narrated, Narrator, joined, rng_for
@@ -129,7 +130,7 @@ def open_sources(specs: Sequence[str]) -> list[Source]:
     """All splits that `--data ROOT[:SPLIT][=WEIGHT]` names."""
     sources = []
     for spec in map(parse_spec, specs):
-        for split in [spec.split] if spec.split else splits(spec.root):
+        for split in spec.splits:
             sources.append(Source(spec.root, split, spec.weight))
     if not any(len(source) for source in sources):
         raise InputError(f"there is nothing to train on in {', '.join(specs)}")

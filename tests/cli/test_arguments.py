@@ -7,7 +7,7 @@ import pytest
 from support.benchmark import write_data
 
 from ppmn.cli.arguments import parse_spec
-from ppmn.data.benchmark import DataSpec
+from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
 
 

@@ -1,4 +1,4 @@
-"""`ppmn data check`: counts of a whole data set, and every kind of damage by name."""
+"""`ppmn data check`: counts of a whole data set, and every damage by name."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from PIL import Image
 from support.benchmark import write_data
 
 from ppmn.cli import main
-from ppmn.data.benchmark import open_narratives
+from ppmn.data.index import open_narratives
 
 
 @pytest.fixture
@@ -20,13 +20,13 @@ def data(tmp_path: Path) -> Path:
 
 
 def counts(printed: str) -> dict[str, int]:
-    lines = (line.rstrip().removesuffix("a narrative") for line in printed.splitlines() if ":" not in line)
+    lines = (line.rstrip().removesuffix("per narrative") for line in printed.splitlines() if ":" not in line)
     return {
         line[:24].strip(): int(line[24:34].replace(",", "")) for line in lines if line[24:34].strip("count ")
     }
 
 
-def test_check_counts_a_whole_data_set(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_of_a_whole_data_set(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(data)]) == 0
     found = counts(capsys.readouterr().out)
     assert found == {
@@ -44,7 +44,7 @@ def test_check_counts_a_whole_data_set(data: Path, capsys: pytest.CaptureFixture
     }
 
 
-def test_check_needs_no_narratives(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_narratives_are_optional(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (data / "annotations/png_coco_val2017.json").unlink()
     assert main(["data", "check", f"{data}:val2017"]) == 0
     assert counts(capsys.readouterr().out) == {"images": 1, "segments": 4, "problems": 0}
@@ -72,27 +72,30 @@ def segments(content: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-PHOTO, PNG = "images/val2017/7.jpg", "annotations/panoptic_segmentation/val2017/7.png"
+IMAGE, PNG = "images/val2017/7.jpg", "annotations/panoptic_segmentation/val2017/7.png"
 OTHER = {"id": 8, "file_name": "8.jpg", "height": 3, "width": 6}
-UNKNOWN = narratives(lambda n: n[0]["segments"][0].update(segment_ids=["1", "5"]))
-STRANGER = narratives(lambda n: n[0].update(image_id="8"))
+MISSING_SEGMENT = narratives(lambda n: n[0]["segments"][0].update(segment_ids=["1", "5"]))
+UNANNOTATED = narratives(lambda n: n[0].update(image_id="8"))
 DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
-    (lambda root: (root / PHOTO).unlink(), "7: .*7.jpg is missing"),
+    (lambda root: (root / IMAGE).unlink(), "7: .*7.jpg is missing"),
     (lambda root: (root / PNG).unlink(), "7: .*7.png is missing"),
     (
-        lambda root: (root / PHOTO).write_bytes((root / PHOTO).read_bytes()[:300]),
-        "7: .*7.jpg is not a readable",
+        lambda root: (root / IMAGE).write_bytes((root / IMAGE).read_bytes()[:300]),
+        "7: .*7.jpg is damaged or cut short",
     ),
-    (lambda root: (root / PNG).write_bytes(b"no image"), "7: .*7.png is not a readable panoptic PNG"),
-    (lambda root: Image.new("RGB", (6, 4)).save(root / PHOTO), "7: .*7.jpg is 6 x 4, .* say 6 x 3"),
+    (
+        lambda root: (root / PNG).write_bytes(b"no image"),
+        "7: .*7.png is not an image in a format that can be read",
+    ),
+    (lambda root: Image.new("RGB", (6, 4)).save(root / IMAGE), "7: .*7.jpg is 6 x 4, .* say 6 x 3"),
     (lambda root: Image.new("RGB", (5, 3)).save(root / PNG), "7: .*7.png is 5 x 3, .* say 6 x 3"),
-    (UNKNOWN, "7: narrative 0, utterance 'Two dogs' names segment 5, which the photo has not"),
-    (STRANGER, "8: narrative 0 is of a photo without annotations"),
+    (MISSING_SEGMENT, "7: narrative 0, utterance 'Two dogs' names segment 5, which the image does not have"),
+    (UNANNOTATED, "8: narrative 0 is of an image without annotations"),
     (
         narratives(lambda n: n[0]["segments"][2].update(utterance="meadow")),
         "7: .*'meadow' is not in the caption, which has 'Grass' there",
     ),
-    (panoptic(lambda p: segments(p).pop(1)), "7: .*7.png has segment 2, which the annotations have not"),
+    (panoptic(lambda p: segments(p).pop(1)), "7: .*7.png has segment 2, which is not in the annotations"),
     (panoptic(lambda p: segments(p).append(segments(p)[0])), "7: segment 1 is listed 2 times"),
     (panoptic(lambda p: segments(p)[0].update(area=5)), "7: segment 1 has 6 pixels, .* say 5"),
     (panoptic(lambda p: p["categories"].pop()), "7: segment 300 is of category 193, which is not listed"),
@@ -101,25 +104,27 @@ DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "named"), DAMAGES, ids=[named for _, named in DAMAGES])
-def test_each_damage_is_found_and_named(
-    data: Path, damage: Callable[[Path], Any], named: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("damage", "expected"), DAMAGES, ids=[expected for _, expected in DAMAGES])
+def test_every_damage_is_reported(
+    data: Path, damage: Callable[[Path], Any], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     damage(data)
     assert main(["data", "check", str(data)]) == 1
-    assert re.search(f"val2017, image {named}", capsys.readouterr().out)
+    assert re.search(f"val2017, image {expected}", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(("damage", "left"), [(UNKNOWN, 2), (STRANGER, 1)])
-def test_reader_says_that_there_are_problems(data: Path, damage: Callable[[Path], Any], left: int) -> None:
+@pytest.mark.parametrize(("damage", "left"), [(MISSING_SEGMENT, 2), (UNANNOTATED, 1)])
+def test_reader_warns_of_problems(data: Path, damage: Callable[[Path], Any], left: int) -> None:
     damage(data)
     with pytest.warns(UserWarning, match="1 problems"):
         found = open_narratives(data, "val2017")
     assert len(found) == left
-    assert all(1 not in p.segment_ids for n in found for p in n.phrases)  # not half of its dogs
+    assert all(
+        1 not in p.segment_ids for n in found for p in n.phrases
+    )  # no phrase keeps only some of its dogs
 
 
-def test_check_of_nothing_is_a_sentence(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_annotations_are_an_input_error(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(data / "images")]) == 2
     assert "annotations/panoptic_*.json" in capsys.readouterr().err
     (data / "annotations/png_coco_test.json").write_text("[]")
@@ -127,7 +132,7 @@ def test_check_of_nothing_is_a_sentence(data: Path, capsys: pytest.CaptureFixtur
     assert "panoptic_test.json is missing" in capsys.readouterr().err
 
 
-def test_check_of_the_narrated_photos(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_counts_of_the_narrated_images(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["data", "check", str(shared / "data/narrated")]) == 0
     found = counts(capsys.readouterr().out)
     wanted = {"images": 40, "narratives": 40, "noun phrases": 541, "grounded": 281, "problems": 0}

@@ -1,4 +1,4 @@
-"""The benchmark read as it is downloaded: alignment, index, ground truth, checks."""
+"""Reading the benchmark as it is downloaded: alignment, index, ground truth."""
 
 import json
 import pickle
@@ -15,9 +15,10 @@ from safetensors.numpy import load_file
 from support.benchmark import IDS, NARRATIVES, write_data
 from torch.nn.functional import interpolate, pad
 
-from ppmn.data.align import Place, align
-from ppmn.data.benchmark import DataSpec, Narrative, open_narratives, parse_spec, splits
-from ppmn.data.panoptic import IGNORE_ID
+from ppmn.data.align import Match, align
+from ppmn.data.index import cache_folder, open_narratives
+from ppmn.data.narratives import Narrative
+from ppmn.data.panoptic import IGNORE_ID, DataSpec, read_panoptic
 from ppmn.data.targets import full_masks, targets_area, targets_ppmn2022
 from ppmn.errors import InputError
 
@@ -30,18 +31,18 @@ def data(tmp_path: Path) -> Path:
 # Alignment
 
 
-def test_utterances_stand_where_they_are_in_the_caption() -> None:
+def test_utterances_are_found_in_the_caption() -> None:
     caption = "A café  isn't on an old couch and two chairs."
-    said = ["A", "Cafe", "is n't", "on", "an old", "couch and", "two chairs", "."]
-    spans = [caption[p.start : p.end] for p in align(caption, said) if p]
+    utterances = ["A", "Cafe", "is n't", "on", "an old", "couch and", "two chairs", "."]
+    spans = [caption[p.start : p.end] for p in align(caption, utterances) if p]
     assert spans == ["A", "café", "isn't", "on", "an old", "couch and", "two chairs", "."]
 
 
-def test_changed_words_stand_at_their_neighbours() -> None:
+def test_changed_words_are_placed_by_their_neighbors() -> None:
     caption = "There is an old couch near the window."
-    places = align(caption, ["There is a", "old sofa", "standing near the", "window", "."])
-    assert places[1] == Place(12, 21, exact=False)
-    assert places[3] == Place(31, 37)
+    matches = align(caption, ["There is a", "old sofa", "standing near the", "window", "."])
+    assert matches[1] == Match(12, 21, exact=False)
+    assert matches[3] == Match(31, 37)
     assert align("A dog.", ["A", "dog", "and a", "cat", "."])[3] is None
 
 
@@ -51,22 +52,22 @@ WORDS = st.lists(
 
 
 @given(WORDS, st.data())
-def test_any_cut_of_a_caption_is_found_again(words: list[str], data: st.DataObject) -> None:
+def test_any_split_of_a_caption_is_found(words: list[str], data: st.DataObject) -> None:
     caption = "".join(w + " " * data.draw(st.integers(1, 2)) for w in words)
     cuts = sorted(data.draw(st.sets(st.integers(1, len(words)), max_size=5)) | {len(words)})
-    spoken, at = [], 0
+    utterances, at = [], 0
     for cut in cuts:
-        spoken.append(" ".join(words[at:cut]).lower().replace("n't", " n't").replace("é", "e\u0301"))
+        utterances.append(" ".join(words[at:cut]).lower().replace("n't", " n't").replace("é", "e\u0301"))
         at = cut
-    places = align(caption, spoken)
-    found = [caption[p.start : p.end].split() for p in places if p and p.exact]
+    matches = align(caption, utterances)
+    found = [caption[p.start : p.end].split() for p in matches if p and p.exact]
     assert found == [words[a:b] for a, b in zip([0, *cuts], cuts, strict=False)]
 
 
 # Reader
 
 
-def test_reader_keeps_what_is_grounded_and_counts_the_rest(data: Path) -> None:
+def test_grounded_narratives_are_kept_and_others_counted(data: Path) -> None:
     narratives = open_narratives(data, "val2017")
     assert (len(narratives), narratives.skipped, narratives.problems) == (2, 1, 0)
     first = narratives[0]
@@ -80,7 +81,7 @@ def test_reader_keeps_what_is_grounded_and_counts_the_rest(data: Path) -> None:
     assert narratives.categories[193].name == "grass"
 
 
-def test_reader_goes_to_workers_by_name_and_is_built_once(data: Path, cache: Path) -> None:
+def test_index_is_pickled_by_name_and_built_once(data: Path, cache: Path) -> None:
     narratives = open_narratives(data, "val2017")
     made = {f: f.stat().st_mtime_ns for f in cache.iterdir()}
     assert len(pickle.dumps(narratives)) < 2_000
@@ -91,7 +92,7 @@ def test_reader_goes_to_workers_by_name_and_is_built_once(data: Path, cache: Pat
     assert again[0].image.file.is_relative_to(moved) and again.fingerprint == narratives.fingerprint
 
 
-def test_index_follows_the_content_and_survives_damage(data: Path, cache: Path) -> None:
+def test_index_is_rebuilt_when_annotations_change_or_it_is_damaged(data: Path, cache: Path) -> None:
     before = open_narratives(data, "val2017")
     (index,) = cache.iterdir()
     index.write_bytes(b"damaged")
@@ -101,41 +102,49 @@ def test_index_follows_the_content_and_survives_damage(data: Path, cache: Path) 
     assert len(after) == 1 and after.fingerprint != before.fingerprint
 
 
-def test_a_read_only_folder_is_enough(data: Path) -> None:
+def test_data_folder_may_be_read_only(data: Path) -> None:
     for folder in (data, data / "annotations"):
         folder.chmod(0o555)
     assert len(open_narratives(data, "val2017")) == 2
 
 
 @pytest.mark.parametrize("place", ["7.jpg", "7.jpg/below"])
-def test_a_cache_that_cannot_be_written_is_a_sentence(
-    data: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_unwritable_cache_is_an_input_error(data: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setenv("PPMN_CACHE", str(data / "images/val2017" / place))
     with pytest.raises(InputError, match="PPMN_CACHE"):
         open_narratives(data, "val2017")
 
 
-def test_a_segment_id_that_is_no_colour_is_a_sentence(data: Path) -> None:
+def test_segment_id_beyond_24_bits_is_an_input_error(data: Path) -> None:
     file = data / "annotations/panoptic_val2017.json"
     file.write_text(file.read_text().replace("70000", "16777216"))
     with pytest.raises(InputError, match="16777216"):
         open_narratives(data, "val2017")
 
 
-def test_data_specs(data: Path) -> None:
-    assert parse_spec(str(data)) == DataSpec(data, None, 1.0)
-    assert parse_spec(f"{data}:val2017=0.5") == DataSpec(data, "val2017", 0.5)
-    assert parse_spec(f"{data}=3") == DataSpec(data, None, 3.0)
-    assert splits(data) == ["val2017"]
-    odd = shutil.copytree(data, data.with_name("a:b=c"))
-    assert parse_spec(f"{odd}:val2017=2") == DataSpec(odd, "val2017", 2.0)
+def test_a_spec_without_a_split_means_all_splits(data: Path) -> None:
+    shutil.copy(data / "annotations/panoptic_val2017.json", data / "annotations/panoptic_test.json")
+    assert DataSpec(data).splits == ["test", "val2017"]
+    assert DataSpec(data, "val2017").splits == ["val2017"]
 
 
-@pytest.mark.parametrize("spec", ["", "nowhere", ":val2017", "{}:test", "{}=x", "{}=-1", "{}=nan", "{}=0"])
-def test_bad_specs_are_sentences(data: Path, spec: str) -> None:
-    with pytest.raises(InputError):
-        parse_spec(spec.format(data))
+@pytest.mark.parametrize("complete", [None, True, False])
+def test_completeness_is_read_from_the_annotations(data: Path, complete: bool | None) -> None:
+    file = data / "annotations/panoptic_val2017.json"
+    content = json.loads(file.read_text())
+    if complete is not None:
+        content["complete"] = complete
+    file.write_text(json.dumps(content))
+    expected = complete is not False
+    assert read_panoptic(data, "val2017").complete is expected
+    assert open_narratives(data, "val2017").complete is expected
+
+
+def test_cache_folder_is_the_users_or_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PPMN_CACHE", "/somewhere")
+    assert cache_folder() == Path("/somewhere")
+    monkeypatch.delenv("PPMN_CACHE")
+    assert "ppmn" in cache_folder().parts
 
 
 @pytest.mark.parametrize(
@@ -150,7 +159,7 @@ def test_bad_specs_are_sentences(data: Path, spec: str) -> None:
         ("panoptic_val2017.json", '{"categories": [], "annotations": [], "images": [3]}'),
     ],
 )
-def test_malformed_annotations_are_sentences(data: Path, file: str, text: str) -> None:
+def test_malformed_annotations_are_input_errors(data: Path, file: str, text: str) -> None:
     (data / "annotations" / file).write_text(text)
     with pytest.raises(InputError, match=file):
         open_narratives(data, "val2017")
@@ -166,7 +175,7 @@ def padded(size: tuple[int, int]) -> tuple[int, int]:
 
 
 def dense(masks: np.ndarray, resized: tuple[int, int]) -> np.ndarray:
-    """The released route: float masks through two bilinear resizes, kept where above zero."""
+    """The authors' way: float masks through two bilinear resizes, kept where above zero."""
     large = interpolate(torch.from_numpy(masks).float()[None], resized, mode="bilinear", align_corners=False)
     height, width = padded(resized)
     large = pad(large, (0, width - resized[1], 0, height - resized[0]))
@@ -183,7 +192,7 @@ def scene(size: tuple[int, int], count: int, seed: int) -> tuple[np.ndarray, lis
 
 @settings(deadline=None)
 @given(SIZES, SIZES, st.integers(1, 70), st.integers(0, 99))
-def test_released_targets_are_the_dense_route_bit_for_bit(
+def test_ppmn2022_targets_equal_the_dense_computation(
     size: tuple[int, int], resized: tuple[int, int], count: int, seed: int
 ) -> None:
     ids, rows = scene(size, count, seed)
@@ -194,24 +203,24 @@ def test_released_targets_are_the_dense_route_bit_for_bit(
 
 @settings(deadline=None)
 @given(st.tuples(st.integers(1, 12), st.integers(1, 12)), SIZES, st.integers(0, 99))
-def test_area_targets_are_the_exact_box_average(
+def test_area_targets_equal_the_exact_box_average(
     size: tuple[int, int], cells: tuple[int, int], seed: int
 ) -> None:
     ids, rows = scene(size, 5, seed)
-    masks, known = targets_area(ids, rows, cells)
+    masks, valid = targets_area(ids, rows, cells)
     fine = full_masks(ids, rows).repeat(cells[0], 1).repeat(cells[1], 2)  # cells are whole blocks of this
     means = fine.reshape(5, cells[0], size[0], cells[1], size[1]).mean((2, 4))
-    assert (masks == (means >= 0.5)).all() and known.all()
+    assert (masks == (means >= 0.5)).all() and valid.all()
 
 
-def test_void_is_neither_in_nor_out() -> None:
+def test_ignored_pixels_are_neither_in_nor_out() -> None:
     ids = np.array([[5, 5, IGNORE_ID, IGNORE_ID], [IGNORE_ID, 6, IGNORE_ID, 6]], np.int32)
-    masks, known = targets_area(ids, [(5,), (6,)], (1, 2), void={IGNORE_ID})
+    masks, valid = targets_area(ids, [(5,), (6,)], (1, 2), ignore_ids={IGNORE_ID})
     assert masks[:, 0].tolist() == [[True, False], [False, True]]
-    assert known.tolist() == [[True, False]]
+    assert valid.tolist() == [[True, False]]
 
 
-# The released reader
+# The authors' reader
 
 
 def word_pieces(narrative: Narrative, tokenizer: Any) -> list[int]:
@@ -224,25 +233,25 @@ def word_pieces(narrative: Narrative, tokenizer: Any) -> list[int]:
 
 
 @pytest.mark.filterwarnings("ignore:.*problems")
-@pytest.mark.parametrize("kind", ["train", "val"])
-def test_rows_equal_the_released_readers(shared: Path, kind: str) -> None:
+@pytest.mark.parametrize("part", ["train", "val"])
+def test_rows_equal_the_authors_reader(shared: Path, part: str) -> None:
     from transformers import BertTokenizerFast
 
     tokenizer = BertTokenizerFast(vocab=str(shared / "reference/bert_tiny/vocab.txt"))
     root = shared / "reference/data_mini"
     expected = load_file(root / "expected/items.safetensors")
-    kept = json.loads((root / "expected/meta.json").read_text())[kind]
-    narratives = open_narratives(root, f"{kind}2017")
+    kept = json.loads((root / "expected/meta.json").read_text())[part]
+    narratives = open_narratives(root, f"{part}2017")
     ours = {(n.image.id, n.caption): n for n in narratives}
     assert len(kept) == 6 and len(narratives) == len(ours) == 9  # three were dropped for a token count
     for i, item in enumerate(kept):
         narrative = ours[item["image_id"], item["caption"]]
-        theirs = {k.partition(".")[2]: v for k, v in expected.items() if k.startswith(f"{kind}{i}.")}
+        theirs = {k.partition(".")[2]: v for k, v in expected.items() if k.startswith(f"{part}{i}.")}
         pieces = word_pieces(narrative, tokenizer)
         assert pieces == theirs["noun_vector_padding"][: len(pieces)].tolist()
         assert not theirs["noun_vector_padding"][len(pieces) :].any()
         phrases = narrative.grounded
-        rows = [phrases[p - 1] for p in pieces if p] if kind == "train" else list(phrases)
+        rows = [phrases[p - 1] for p in pieces if p] if part == "train" else list(phrases)
         assert theirs["ann_types"][: len(rows)].tolist() == [1 + p.plural for p in rows]
         assert theirs["ann_categories"][: len(rows)].tolist() == [1 if p.isthing else 2 for p in rows]
         assert not theirs["ann_types"][len(rows) :].any()

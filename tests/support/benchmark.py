@@ -1,4 +1,4 @@
-"""A whole data set of one tiny photo in the benchmark's layout, for tests."""
+"""A data set of one tiny image in the layout of the benchmark."""
 
 import json
 from pathlib import Path
@@ -48,15 +48,15 @@ NARRATIVES = [
 
 
 def write_data(root: Path) -> Path:
-    """One tiny photo in the benchmark's layout: two dogs and a ball (things) on grass (stuff)."""
+    """Write the data set: two dogs and a ball (things) on grass (stuff)."""
     for folder in ("images/val2017", "annotations/panoptic_segmentation/val2017"):
         (root / folder).mkdir(parents=True)
     Image.new("RGB", (6, 3), "green").save(root / "images/val2017/7.jpg")
     rgb = np.stack([IDS % 256, IDS // 256 % 256, IDS // 65_536], -1).astype(np.uint8)
     Image.fromarray(rgb).save(root / "annotations/panoptic_segmentation/val2017/7.png")
-    kinds = {1: 18, 2: 18, 300: 193, 70_000: 37}
+    categories = {1: 18, 2: 18, 300: 193, 70_000: 37}
     segments = []
-    for segment, category in kinds.items():
+    for segment, category in categories.items():
         ys, xs = np.nonzero(segment == IDS)
         box = [int(xs.min()), int(ys.min()), int(np.ptp(xs)) + 1, int(np.ptp(ys)) + 1]
         segments.append({"id": segment, "category_id": category, "area": len(ys), "bbox": box, "iscrowd": 0})

@@ -262,7 +262,7 @@ def test_the_command_writes_what_the_reader_reads(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("pyarrow")
-    from ppmn.data.benchmark import open_narratives
+    from ppmn.data.index import open_narratives
 
     monkeypatch.setenv("PPMN_CACHE", str(tmp_path / "cache"))
     root = write_set(tmp_path / "set")
