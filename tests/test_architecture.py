@@ -5,19 +5,13 @@ from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parents[1]
 ROW = re.compile(r"^\| (\d+) \| .* \| `(ppmn/[\w/]+\.py):(\d+)` \| `(.+)` \|$", re.MULTILINE)
-MARK = re.compile(r"#.*\beqs?\. ([\d, -]*\d)")
-EQUATIONS = {*range(1, 17)} - {6}  # eq. 6 is eq. 5 written pixel by pixel
+MARK = re.compile(r"\beq\. (\d+)")
+EQUATIONS = {*range(1, 17)}
 
 
 def equations(line: str) -> set[int]:
-    """The equations that a line's comment names: `# eq. 4, 5` or `# eq. 4-5`."""
-    found: set[int] = set()
-    for numbers in MARK.findall(line):
-        for part in numbers.split(","):
-            first, _, last = part.partition("-")
-            if first.strip():
-                found |= {*range(int(first), int(last or first) + 1)}
-    return found
+    """The equations that a line's comment names."""
+    return {int(number) for number in MARK.findall(line.partition("#")[2])}
 
 
 def marked_lines() -> dict[int, list[str]]:
