@@ -59,4 +59,5 @@ def test_versions_agree() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     assert project["version"] == ppmn.__version__
     assert f"version: {ppmn.__version__}" in (PROJECT / "CITATION.cff").read_text()
-    assert f"## {ppmn.__version__}" in (PROJECT / "CHANGELOG.md").read_text()
+    changelog = (PROJECT / "CHANGELOG.md").read_text()
+    assert "## [Unreleased]" in changelog or f"## [{ppmn.__version__}]" in changelog

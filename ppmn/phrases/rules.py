@@ -68,14 +68,24 @@ class Token:
 
 
 def find_phrases(caption: str, *, spans: Sequence[Span] | None = None) -> list[Phrase]:
-    """All noun phrases of `caption`, in order; or the marked ones, where spans or brackets mark them.
+    """Find the noun phrases of a caption, or take those that brackets or spans mark.
 
-    >>> [phrase.text for phrase in find_phrases("In this image a group of people is near the red car.")]
-    ['image', 'group of people', 'red car']
-    >>> [phrase.text for phrase in find_phrases("[two dogs] on [the grass]")]
-    ['two dogs', 'the grass']
+    Args:
+        caption: An English text of any length; [brackets] may mark its phrases.
+        spans: Start and end of each phrase in characters; brackets are then ordinary text.
 
-    With brackets, `start` and `end` count in the caption without them, which `parse_brackets` returns.
+    Returns:
+        The phrases in order. With brackets, positions refer to the caption without them, which
+        `parse_brackets` returns.
+
+    Raises:
+        InputError: Brackets do not match, or a span marks no words.
+
+    Examples:
+        >>> [phrase.text for phrase in find_phrases("In this image a group of people is near the red car.")]
+        ['image', 'group of people', 'red car']
+        >>> [phrase.text for phrase in find_phrases("[two dogs] on [the grass]")]
+        ['two dogs', 'the grass']
     """
     if spans is None:
         caption, spans = parse_brackets(caption)
@@ -85,10 +95,21 @@ def find_phrases(caption: str, *, spans: Sequence[Span] | None = None) -> list[P
 
 
 def parse_brackets(caption: str) -> tuple[str, list[tuple[int, int]] | None]:
-    """A caption without its brackets and the spans they marked; None where there are no brackets.
+    """Remove brackets from a caption and return what they marked.
 
-    >>> parse_brackets("[two dogs] on [the grass]")
-    ('two dogs on the grass', [(0, 8), (12, 21)])
+    Args:
+        caption: A text in which [brackets] may mark phrases.
+
+    Returns:
+        The text without brackets, and start and end of each marked phrase in it; None if there are no
+        brackets.
+
+    Raises:
+        InputError: The caption is not text, or its brackets are nested, empty or do not match.
+
+    Examples:
+        >>> parse_brackets("[two dogs] on [the grass]")
+        ('two dogs on the grass', [(0, 8), (12, 21)])
     """
     if not isinstance(caption, str):
         raise InputError(f"A caption must be text, not {type(caption).__name__}.")
