@@ -90,7 +90,7 @@ def measure(grounder: Grounder, held: Held, shares: Sequence[Shares]) -> dict[Sh
         encoded = grounder.encode(narrative.image.file)
         responses = encoded.responses(narrative.caption, spans)
         for (edge, peak), threshold in product(shares, THRESHOLDS):
-            maps = postprocess(responses, threshold, edge, peak)
+            maps = postprocess(responses, threshold=threshold, relative_threshold=edge, hysteresis_peak=peak)
             for n, (phrase, truth, response) in enumerate(zip(phrases, truths, maps, strict=True)):
                 mask = encoded.geometry.mask(response, threshold) & (ids != IGNORE_ID)
                 key = PhraseKey(source, narrative.image.id, narrative.index, n)

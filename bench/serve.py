@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image
 
+from ppmn.grounding.formats import to_coco
 from ppmn.grounding.grounder import load
 from ppmn.synthetic.scenes import draw_scene
 
@@ -58,7 +59,7 @@ def plain(model: str) -> Callable[[Work], int]:
     def run(one: Work) -> int:
         photo, captions = one
         look = grounder.encode(photo)
-        return sum(len(json.dumps(look.ground(c).to_coco())) > 0 for c in captions)
+        return sum(len(json.dumps(to_coco(look.ground(c)))) > 0 for c in captions)
 
     return run
 

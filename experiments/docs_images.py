@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw
 
+import ppmn
 from bench.serve import serving
 from ppmn.evaluation.evaluate import evaluate, model_answers
 from ppmn.evaluation.figures import sheet
@@ -33,7 +34,7 @@ def contact(grounder: Grounder, file: Path) -> None:
     draw = ImageDraw.Draw(picture)
     for number, photo in enumerate(PHOTOS):
         path, narrative = registry_photo(photo.name)
-        overlay = grounder.ground(path, narrative).overlay()
+        overlay = ppmn.overlay(grounder.ground(path, narrative))
         overlay.thumbnail((TILE[0] - 8, TILE[1]))
         x, y = number % 4 * TILE[0], number // 4 * (TILE[1] + 3 * LINE)
         picture.paste(overlay, (x + (TILE[0] - overlay.width) // 2, y + TILE[1] - overlay.height))
@@ -98,11 +99,11 @@ def main() -> None:
     args = parser.parse_args()
     grounder = load(args.model)
     grounding = grounder.ground(*registry_photo(SHOWN))
-    grounding.overlay().save(args.out / "overlay.jpg", quality=85)
+    ppmn.overlay(grounding).save(args.out / "overlay.jpg", quality=85)
     contact(grounder, args.out / "contact.jpg")
     scenes(grounder, args.out / "compact_scenes.jpg")
     with tempfile.TemporaryDirectory() as folder:
-        grounding.save(folder, ["html"])
+        ppmn.save(grounding, folder, formats=["html"])
         (saved,) = Path(folder).glob("*.html")
         screenshot(saved.as_uri(), args.out / "page.jpg", chromium=args.chromium, height=640)
     with serving(args.model) as url:

@@ -4,8 +4,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ppmn.errors import InputError
+    from ppmn.grounding.formats import save, to_coco, to_panoptic, to_supervision
     from ppmn.grounding.grounder import EncodedImage, Grounder, load
-    from ppmn.grounding.result import Grounding
+    from ppmn.grounding.page import to_html
+    from ppmn.grounding.render import overlay
+    from ppmn.grounding.result import Grounding, PhrasePrediction
     from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
 
 __version__ = "0.1.0"
@@ -13,26 +17,35 @@ __all__ = [
     "EncodedImage",
     "Grounder",
     "Grounding",
+    "InputError",
     "Phrase",
+    "PhrasePrediction",
     "__version__",
     "find_phrases",
     "load",
+    "overlay",
     "parse_brackets",
+    "save",
+    "to_coco",
+    "to_html",
+    "to_panoptic",
+    "to_supervision",
 ]
 
-_HOME = {
-    "Grounder": "grounding.grounder",
-    "Grounding": "grounding.result",
-    "EncodedImage": "grounding.grounder",
-    "Phrase": "phrases.rules",
-    "find_phrases": "phrases.rules",
-    "load": "grounding.grounder",
-    "parse_brackets": "phrases.rules",
-}  # name -> module
+_MODULES = {
+    "errors": ("InputError",),
+    "grounding.formats": ("save", "to_coco", "to_panoptic", "to_supervision"),
+    "grounding.grounder": ("EncodedImage", "Grounder", "load"),
+    "grounding.page": ("to_html",),
+    "grounding.render": ("overlay",),
+    "grounding.result": ("Grounding", "PhrasePrediction"),
+    "phrases.rules": ("Phrase", "find_phrases", "parse_brackets"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    """What `ppmn` exports is imported when it is first asked for; nothing runs at import."""
+    """Import what `ppmn` exports on first use, so that `import ppmn` stays fast."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"ppmn.{_HOME[name]}"), name)

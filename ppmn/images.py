@@ -1,18 +1,22 @@
-"""Reading images of any common format, size and colour mode, upright and in RGB."""
+"""Images as they come, upright and in RGB; masks as COCO RLE, segment ids as RGB."""
 
 import io
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps
+from pycocotools import mask as coco_mask
 
 from ppmn.errors import InputError
+from ppmn.types import Mask, SegmentIds
 
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
-ORIENTATION = 0x0112  # the EXIF tag
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_ORIENTATION = 0x0112  # the EXIF tag
 MAX_PIXELS = 150_000_000  # 10,000 x 10,000 and 12,000 x 9,000 pass; in RGB this is 600 MB
 
 ImageInput = str | Path | bytes | Image.Image | NDArray  # a file, its bytes, or pixels
@@ -32,17 +36,40 @@ def read_image(image: ImageInput, *, max_pixels: int = MAX_PIXELS) -> Image.Imag
     return _checked(_from_array(image), "the array", max_pixels)
 
 
+def encode_rle(mask: Mask) -> dict[str, Any]:
+    """A mask as COCO's compressed RLE, ready for JSON."""
+    rle = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
+    return {"size": list(rle["size"]), "counts": rle["counts"].decode("ascii")}
+
+
+def decode_rle(rle: Mapping[str, Any]) -> Mask:
+    """The mask of a compressed RLE."""
+    mask: Mask = coco_mask.decode({"size": rle["size"], "counts": rle["counts"].encode("ascii")}).astype(bool)
+    return mask
+
+
+def ids_to_rgb(ids: SegmentIds) -> NDArray[np.uint8]:
+    """Segment ids (H, W) as the colours (H, W, 3) of a COCO panoptic PNG: R + 256 G + 65536 B is the id."""
+    return np.stack([(ids >> shift & 255).astype(np.uint8) for shift in (0, 8, 16)], -1)
+
+
+def rgb_to_ids(rgb: NDArray[np.uint8]) -> SegmentIds:
+    """The segment ids of a COCO panoptic PNG."""
+    red, green, blue = (rgb[..., channel].astype(np.int32) for channel in range(3))
+    return red + 256 * green + 65_536 * blue
+
+
 def _decoded(source: Path | io.BytesIO, name: str, max_pixels: int) -> Image.Image:
     """The first frame of a file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `max_pixels` is our own limit
         try:
-            with Image.open(source, formats=FORMATS) as image:
+            with Image.open(source, formats=_FORMATS) as image:
                 return _checked(image, name, max_pixels)
         except InputError:
             raise
         except Image.UnidentifiedImageError as error:
-            known = ", ".join(FORMATS)
+            known = ", ".join(_FORMATS)
             raise InputError(f"{name} is not an image in a format that can be read ({known})") from error
         except Image.DecompressionBombError as error:
             raise InputError(f"{name} has more than {max_pixels:,} pixels, the limit") from error
@@ -58,7 +85,7 @@ def _checked(image: Image.Image, name: str, max_pixels: int) -> Image.Image:
     if not image.width * image.height:
         raise InputError(f"{name} has no pixels: it is {image.width} x {image.height}")
     image.load()
-    upright = ImageOps.exif_transpose(image) if image.getexif().get(ORIENTATION, 1) != 1 else image
+    upright = ImageOps.exif_transpose(image) if image.getexif().get(_ORIENTATION, 1) != 1 else image
     return upright if upright.mode == "RGB" and not upright.has_transparency_data else _rgb(upright)
 
 
@@ -89,6 +116,8 @@ def _eight_bit(values: NDArray) -> NDArray[np.uint8]:
 
 def _from_array(array: NDArray) -> Image.Image:
     """(H, W), (H, W, 1), (H, W, 3) or (H, W, 4); 8 or 16 bits, or floats from 0 to 1."""
+    if isinstance(array, list | tuple):
+        raise InputError(f"a {type(array).__name__} is not an image; encode_batch takes several images")
     values = np.asarray(array)
     if values.ndim == 3 and values.shape[2] == 1:
         values = values[..., 0]

@@ -112,9 +112,9 @@ def _mark_phrases(grounding: "Grounding", colours: bool) -> str:
 
 
 def _paint(text: str, number: int) -> str:
-    from ppmn.grounding.render import colour
+    from ppmn.grounding.render import color
 
-    red, green, blue = colour(number)
+    red, green, blue = color(number)
     return f"\x1b[1;38;2;{red};{green};{blue}m{text}\x1b[0m"
 
 

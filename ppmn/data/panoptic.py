@@ -9,7 +9,7 @@ import numpy as np
 
 from ppmn.errors import InputError
 from ppmn.files import read_json
-from ppmn.images import read_image
+from ppmn.images import read_image, rgb_to_ids
 from ppmn.types import Box, SegmentIds
 
 UNLABELED = 0
@@ -86,9 +86,7 @@ class Panoptic:
 
 def read_ids(file: Path) -> SegmentIds:
     """Segment id of every pixel of a panoptic PNG: R + 256 G + 65536 B."""
-    rgb = np.asarray(read_image(file), dtype=np.int32)
-    ids: SegmentIds = rgb[..., 0] + 256 * rgb[..., 1] + 65_536 * rgb[..., 2]
-    return ids
+    return rgb_to_ids(np.asarray(read_image(file)))
 
 
 def splits(root: Path) -> list[str]:

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ppmn.data.narratives import AnnotatedPhrase, Narrative
 from ppmn.errors import InputError
 from ppmn.evaluation.metrics import PhraseKey, Protocol
 from ppmn.files import replacing
+from ppmn.images import decode_rle, encode_rle
 from ppmn.types import Mask
 
 Answers = Callable[[str, Narrative], Iterable[tuple[Mask | None, float]]]  # a mask and a score a phrase
@@ -33,15 +32,10 @@ class Prediction:
 
     @classmethod
     def of(cls, mask: Mask, score: float) -> "Prediction":
-        from pycocotools import mask as coco
-
-        rle = coco.encode(np.asfortranarray(mask, dtype=np.uint8))
-        return cls(mask.shape, rle["counts"].decode("ascii"), score)
+        return cls(mask.shape, encode_rle(mask)["counts"], score)
 
     def mask(self) -> Mask:
-        from pycocotools import mask as coco
-
-        return coco.decode({"size": list(self.size), "counts": self.counts.encode("ascii")}).astype(bool)
+        return decode_rle({"size": list(self.size), "counts": self.counts})
 
 
 def write_predictions(predictions: Mapping[PhraseKey, Prediction], file: Path) -> None:

@@ -16,7 +16,7 @@ from ppmn.files import make_folder
 from ppmn.grounding.formats import check_formats, save, slug
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.result import Grounding
-from ppmn.images import SUFFIXES
+from ppmn.images import IMAGE_SUFFIXES
 from ppmn.types import Span
 
 RESULTS_FILE = "results.jsonl"
@@ -92,9 +92,9 @@ def read_jobs(source: Path, caption: str | None = None) -> list[GroundingJob]:
 
 def _folder_jobs(folder: Path, caption: str | None) -> Iterator[GroundingJob]:
     """Without a common caption each image has its own in the text file beside it."""
-    images = sorted(f for f in folder.iterdir() if f.suffix.lower() in SUFFIXES and f.is_file())
+    images = sorted(f for f in folder.iterdir() if f.suffix.lower() in IMAGE_SUFFIXES and f.is_file())
     if not images:
-        raise InputError(f"{folder} holds no image ({', '.join(SUFFIXES)})")
+        raise InputError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")
     for number, image in enumerate(images, 1):
         text_file = image.with_suffix(".txt")
         if caption is not None:

@@ -197,7 +197,12 @@ class Grounder:
     def postprocess(self, responses: Map) -> Map:
         """Maps (P, H, W) after the model's relative threshold and hysteresis."""
         config = self.model.config
-        return postprocess(responses, config.threshold, config.relative_threshold, config.hysteresis_peak)
+        return postprocess(
+            responses,
+            threshold=config.threshold,
+            relative_threshold=config.relative_threshold,
+            hysteresis_peak=config.hysteresis_peak,
+        )
 
     def checked_threshold(self, threshold: float | None) -> float:
         """A caller's threshold, or the model's own."""
@@ -336,9 +341,8 @@ class EncodedImage:
 
     def _rounds(self, queries: Queries, maps: Maps, responses: Sequence[Map]) -> tuple[Round, ...]:
         rows = np.split(np.arange(len(queries.vectors)), np.cumsum(queries.sizes)[:-1])  # of each phrase
-        width = self.geometry.map_size[1]
         points = [
-            tuple(self.geometry.points(indices[own].cpu().numpy(), width) for own in rows)
+            tuple(self.geometry.points(indices[own].cpu().numpy()) for own in rows)
             for indices in maps.indices
         ]
         points += [()] * (len(responses) - len(points))  # none follows the last round

@@ -1,4 +1,4 @@
-"""Between the network's grid and the caller's pixels: the one place where the step is taken."""
+"""From the network's maps to masks in the caller's pixels: post-processing, upsampling, thresholding."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -8,47 +8,55 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import label
 
-from ppmn.types import Box, Map
+from ppmn.types import Box, Map, Mask
 
-BAND = 4_000_000  # pixels that are enlarged at a time
-AROUND = np.array([np.zeros((3, 3)), np.ones((3, 3)), np.zeros((3, 3))])  # eight neighbours in one map
-UNDER = 0.9  # of the threshold: what a weak part is brought to
-
-
-def postprocess(responses: Map, threshold: float, edge: float, peak: float) -> Map:
-    """Maps (P, H, W) that the threshold cuts as a model's `edge` and `peak` ask."""
-    return apply_hysteresis(apply_relative_threshold(responses, threshold, edge), threshold, peak)
+_BAND_PIXELS = 4_000_000  # upsampled at a time
+_WITHIN_MAP = np.array([np.zeros((3, 3)), np.ones((3, 3)), np.zeros((3, 3))])  # eight neighbours, per map
+_SUPPRESSED = 0.9  # of the threshold: far enough below it that rounding does not bring a component back
 
 
-def apply_relative_threshold(responses: Map, threshold: float, edge: float) -> Map:
-    """Maps (P, H, W) bent so that each crosses the threshold where it has `edge` of its highest response.
+def postprocess(
+    responses: Map, *, threshold: float, relative_threshold: float, hysteresis_peak: float
+) -> Map:
+    """Maps (P, H, W) after the relative threshold and hysteresis, ready to be cut at `threshold`."""
+    responses = apply_relative_threshold(responses, threshold, relative_threshold)
+    return apply_hysteresis(responses, threshold, hysteresis_peak)
 
-    A map that nowhere passes the threshold stays as it is: what is not there gets no mask.
+
+def apply_relative_threshold(responses: Map, threshold: float, relative_threshold: float) -> Map:
+    """Raise each map (P, H, W) to the power that puts this fraction of its maximum at the threshold.
+
+    A map that nowhere exceeds the threshold is unchanged: a phrase that is absent gets no mask.
     """
-    if edge == 0 or not responses.size:
+    if relative_threshold == 0 or not responses.size:
         return responses
-    highest = responses.max((1, 2), keepdims=True)  # (P, 1, 1)
-    power = np.log(threshold) / np.log(edge * highest.clip(min=threshold))
-    return (responses ** np.where(highest > threshold, power, 1)).astype(np.float32, copy=False)
+    maximum = responses.max((1, 2), keepdims=True)  # (P, 1, 1)
+    power = np.log(threshold) / np.log(relative_threshold * maximum.clip(min=threshold))
+    return (responses ** np.where(maximum > threshold, power, 1)).astype(np.float32, copy=False)
 
 
-def apply_hysteresis(responses: Map, threshold: float, peak: float) -> Map:
-    """Maps (P, H, W) without weak parts: those over the threshold that nowhere reach `peak` of the highest.
-
-    What is left out comes to lie a little under the threshold, so that rounding does not bring it back.
-    """
-    if peak == 0 or not responses.size:
+def apply_hysteresis(responses: Map, threshold: float, hysteresis_peak: float) -> Map:
+    """Suppress the components of each map (P, H, W) that nowhere reach this fraction of its maximum."""
+    if hysteresis_peak == 0 or not responses.size:
         return responses
     above = responses > threshold
-    strong = above & (responses >= peak * responses.max((1, 2), keepdims=True))
-    parts, count = label(above, AROUND)  # a part lies within one map
+    peaks = above & (responses >= hysteresis_peak * responses.max((1, 2), keepdims=True))
+    components, count = label(above, _WITHIN_MAP)
     kept = np.zeros(count + 1, bool)
-    kept[parts[strong]] = True
-    return np.where(above & ~kept[parts], np.minimum(responses, UNDER * threshold), responses)
+    kept[components[peaks]] = True
+    suppressed = above & ~kept[components]
+    return np.where(suppressed, np.minimum(responses, _SUPPRESSED * threshold), responses)
 
 
-class Measured(NamedTuple):
-    """A mask without its pixels."""
+def encode_map(response: Map) -> tuple[float, float, bytes]:
+    """A map in 8 bits over its own range: low, high and bytes; low + (high - low) * byte / 255 is the map."""
+    low, high = float(response.min()), float(response.max())
+    scale = 255 / (high - low) if high > low else 0
+    return low, high, np.rint((response.astype(np.float64) - low) * scale).astype(np.uint8).tobytes()
+
+
+class MaskStats(NamedTuple):
+    """What is known of a mask without its pixels."""
 
     area: int
     score: float  # mean response inside, 0 where the mask is empty
@@ -57,52 +65,38 @@ class Measured(NamedTuple):
 
 @dataclass(frozen=True)
 class MapGeometry:
-    """How maps lie over a photo: the photo covers the upper left of the grid, padding the rest."""
+    """How maps lie on an image: the image covers their upper left part, padding the rest."""
 
-    height: int  # the caller's pixels
+    height: int  # of the image
     width: int
     map_size: tuple[int, int]  # height and width of a map
-    content_size: tuple[float, float]  # the part of it that the image covers, in fractions of a cell
+    content_size: tuple[float, float]  # of the part that the image covers, which may end within a cell
 
     def resized(self, height: int, width: int) -> "MapGeometry":
-        """The same photo in another size."""
+        """The same for the image in another size."""
         return replace(self, height=height, width=width)
 
-    def enlarge(self, response: Map, rows: tuple[int, int], columns: tuple[int, int]) -> Map:
-        """A part of the map in the caller's pixels, bilinear between the centres of cells."""
-        above, below, y = self._taps(0, self.height, *rows)
-        left, right, x = self._taps(1, self.width, *columns)
-        band = response[above] * (1 - y)[:, None] + response[below] * y[:, None]  # (rows, W/stride)
-        enlarged = band[:, left] * (1 - x) + band[:, right] * x
-        return enlarged.astype(np.float32, copy=False)
+    def upsample(self, response: Map, rows: slice, columns: slice) -> Map:
+        """A part of the map in the image's pixels, bilinear between the centres of cells."""
+        above, below, y = self._neighbours(0, self.height, rows)
+        left, right, x = self._neighbours(1, self.width, columns)
+        band = response[above] * (1 - y)[:, None] + response[below] * y[:, None]  # (rows, W)
+        upsampled = band[:, left] * (1 - x) + band[:, right] * x  # (rows, columns)
+        return upsampled.astype(np.float32, copy=False)
 
     def response(self, response: Map) -> Map:
-        """The whole map in the caller's pixels."""
-        return self.enlarge(response, (0, self.height), (0, self.width))
+        """The whole map in the image's pixels."""
+        return self.upsample(response, slice(0, self.height), slice(0, self.width))
 
-    def bands(self, response: Map, threshold: float) -> Iterator[tuple[tuple[slice, slice], Map]]:
-        """The part that may pass the threshold, in bands, so that a large photo takes little memory."""
-        above = response > threshold
-        if not above.any():
-            return
-        top, bottom = self._extent(0, self.height, np.flatnonzero(above.any(1)))
-        left, right = self._extent(1, self.width, np.flatnonzero(above.any(0)))
-        step = max(1, BAND // (right - left))
-        for row in range(top, bottom, step):
-            stop = min(row + step, bottom)
-            yield (
-                (slice(row, stop), slice(left, right)),
-                self.enlarge(response, (row, stop), (left, right)),
-            )
-
-    def mask(self, response: Map, threshold: float) -> NDArray[np.bool_]:
-        """Where the enlarged map passes the threshold, (height, width)."""
+    def mask(self, response: Map, threshold: float) -> Mask:
+        """Where the upsampled map exceeds the threshold, (height, width)."""
         mask = np.zeros((self.height, self.width), bool)
         for where, values in self.bands(response, threshold):
             mask[where] = values > threshold
         return mask
 
-    def measure(self, response: Map, threshold: float) -> Measured:
+    def stats(self, response: Map, threshold: float) -> MaskStats:
+        """Area, score and box of the mask, without holding it."""
         area, total = 0, 0.0
         rows, columns = np.zeros(self.height, bool), np.zeros(self.width, bool)
         for (y, x), values in self.bands(response, threshold):
@@ -112,30 +106,44 @@ class MapGeometry:
             rows[y] |= inside.any(1)
             columns[x] |= inside.any(0)
         if not area:
-            return Measured(0, 0.0, None)
-        (top, bottom), (left, right) = (np.flatnonzero(axis)[[0, -1]].tolist() for axis in (rows, columns))
-        return Measured(area, total / area, (left, top, right - left + 1, bottom - top + 1))
+            return MaskStats(0, 0.0, None)
+        top, bottom = np.flatnonzero(rows)[[0, -1]].tolist()
+        left, right = np.flatnonzero(columns)[[0, -1]].tolist()
+        return MaskStats(area, total / area, (left, top, right - left + 1, bottom - top + 1))
 
-    def points(self, flat: NDArray[np.int64], width: int) -> NDArray[np.float32]:
-        """Centres (x, y) in the caller's pixels of flat cells of a map `width` wide; padding is left out."""
-        y, x = np.divmod(np.unique(flat), width)
+    def bands(self, response: Map, threshold: float) -> Iterator[tuple[tuple[slice, slice], Map]]:
+        """The part that may exceed the threshold, in bands, so that a large image takes little memory."""
+        above = response > threshold
+        if not above.any():
+            return
+        top, bottom = self._extent(0, self.height, np.flatnonzero(above.any(1)))
+        left, right = self._extent(1, self.width, np.flatnonzero(above.any(0)))
+        columns = slice(left, right)
+        step = max(1, _BAND_PIXELS // (right - left))
+        for start in range(top, bottom, step):
+            rows = slice(start, min(start + step, bottom))
+            yield (rows, columns), self.upsample(response, rows, columns)
+
+    def points(self, indices: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Centres (n, 2), x and y in the image's pixels, of flat map indices; padding is left out."""
+        y, x = np.divmod(np.unique(indices), self.map_size[1])
         x = (x + 0.5) * self.width / self.content_size[1]
         y = (y + 0.5) * self.height / self.content_size[0]
-        own = (x < self.width) & (y < self.height)
-        return np.stack([x[own], y[own]], 1).astype(np.float32)  # (n, 2)
+        inside = (x < self.width) & (y < self.height)
+        return np.stack([x[inside], y[inside]], 1).astype(np.float32)
 
-    def _taps(
-        self, axis: int, size: int, start: int, stop: int
+    def _neighbours(
+        self, axis: int, size: int, pixels: slice
     ) -> tuple[NDArray[np.intp], NDArray[np.intp], Map]:
-        """Of each pixel the two cells it lies between and how far it is from the first."""
-        at = (np.arange(start, stop) + 0.5) * (self.content_size[axis] / size) - 0.5
+        """The two cells that each pixel lies between, and its distance from the first."""
+        at = (np.arange(pixels.start, pixels.stop) + 0.5) * (self.content_size[axis] / size) - 0.5
         at = at.clip(0, self.map_size[axis] - 1)
         before = at.astype(np.intp)
         after = np.minimum(before + 1, self.map_size[axis] - 1)
         return before, after, (at - before).astype(np.float32)
 
     def _extent(self, axis: int, size: int, cells: NDArray[np.intp]) -> tuple[int, int]:
-        """The pixels that any of the marked cells reaches."""
+        """The pixels that the first to the last of these cells reach."""
         scale = size / self.content_size[axis]
         start = int(np.floor((cells[0] - 0.5) * scale - 0.5))
         stop = int(np.ceil((cells[-1] + 1.5) * scale - 0.5)) + 1

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ppmn.grounding.render import colour, peak, reduced
+from ppmn.grounding.render import color, label_point, shrink
 from ppmn.grounding.result import Grounding
 
 SIDE = 1024  # longer side of the photo in the page
 
 
-def page(grounding: Grounding) -> str:
+def to_html(grounding: Grounding) -> str:
     """The page; what a user wrote is in it as data and as escaped text only."""
     template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
     data = json.dumps(_data(grounding), ensure_ascii=True)
@@ -31,32 +31,32 @@ def page(grounding: Grounding) -> str:
 
 
 def _data(grounding: Grounding) -> dict[str, Any]:
-    photo = reduced(grounding.image, SIDE)
+    photo = shrink(grounding.image, SIDE)
     buffer = io.BytesIO()
     photo.save(buffer, "JPEG", quality=88)
-    frame = grounding[0].frame
+    geometry = grounding[0].geometry
     return {
         "caption": grounding.caption,
         "photo": f"data:image/jpeg;base64,{_base64(buffer.getvalue())}",
         "width": photo.width,
         "height": photo.height,
         "threshold": grounding.threshold,
-        "grid": frame.map_size,
-        "covered": frame.content_size,
+        "grid": geometry.map_size,
+        "covered": geometry.content_size,
         "phrases": [_phrase(grounding, number) for number in range(len(grounding))],
     }
 
 
 def _phrase(grounding: Grounding, number: int) -> dict[str, Any]:
-    phrase, (r, g, b) = grounding[number], colour(number)
-    x, y = peak(phrase, phrase.frame)
+    phrase, (r, g, b) = grounding[number], color(number)
+    x, y = label_point(phrase, phrase.geometry)
     return {
         "text": phrase.text,
         "span": phrase.span,
         "score": round(phrase.score, 4),
         "area": phrase.area,
-        "share": phrase.area / (phrase.frame.width * phrase.frame.height),
-        "peak": [x / phrase.frame.width, y / phrase.frame.height],
+        "share": phrase.area / (phrase.geometry.width * phrase.geometry.height),
+        "peak": [x / phrase.geometry.width, y / phrase.geometry.height],
         "map": _base64(np.rint(phrase.map * 255).astype(np.uint8).tobytes()),
         "rgb": [r, g, b],
         "ink": "#000" if 0.299 * r + 0.587 * g + 0.114 * b > 120 else "#fff",

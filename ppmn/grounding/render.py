@@ -1,6 +1,7 @@
-"""Pictures of a grounding: masks over the photo, and the paper's Figure 5."""
+"""Pictures of a grounding: masks painted over the image, and the paper's Figure 5."""
 
 import math
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +10,9 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from ppmn.errors import InputError
 from ppmn.grounding.maps import MapGeometry
 from ppmn.grounding.result import Grounding, PhrasePrediction
+from ppmn.types import Mask
+
+RGB = tuple[int, int, int]
 
 # Okabe and Ito's palette for all kinds of colour vision, and three of Paul Tol's muted ones.
 PALETTE = (
@@ -16,70 +20,161 @@ PALETTE = (
     *("#44AA99", "#AA4466", "#999933"),
 )
 OPACITY = 0.45
-TILE, MARGIN, LINE, ROWS = (
-    260,
-    8,
-    24,
-    20,
-)  # of the figure: a tile's longer side, space, a line of text, phrases
+_TILE = 260  # of the figure: longer side of a picture
+_MARGIN = 8
+_LINE = 24  # height of a line of text
+_MAX_ROWS = 20
 
 
-def colour(number: int) -> tuple[int, int, int]:
-    """The colour of a phrase, by its place in the caption."""
-    code = PALETTE[number % len(PALETTE)]
+def color(index: int) -> RGB:
+    """The color of a phrase, by its place in the caption."""
+    code = PALETTE[index % len(PALETTE)]
     return int(code[1:3], 16), int(code[3:5], 16), int(code[5:7], 16)
 
 
 def overlay(
     grounding: Grounding,
-    side: int | None = None,
+    *,
+    max_side: int | None = None,
     boxes: bool = False,
     opacity: float = OPACITY,
     outline: bool = True,
 ) -> Image.Image:
-    """Large masks below small ones, each outlined and with its number and words where it responds most."""
-    photo = reduced(grounding.image, side)
-    frames = [p.frame.resized(photo.height, photo.width) for p in grounding]
-    canvas = np.array(photo)
+    """The image with the mask, number and words of each phrase in the phrase's color.
+
+    Args:
+        grounding: What `Grounder.ground` returns.
+        max_side: The limit of the picture's longer side; None keeps the image's size.
+        boxes: Draw boxes instead of masks.
+        opacity: Of the masks, from 0 to 1.
+        outline: Draw the outlines of the masks.
+
+    Returns:
+        The picture; small masks lie on top of large ones.
+
+    Examples:
+        >>> from PIL import Image
+        >>> grounding = load("compact", device="cpu").ground(Image.new("RGB", (64, 48)), "a dog and a cat")
+        >>> overlay(grounding, max_side=32).size
+        (32, 24)
+    """
+    image = shrink(grounding.image, max_side)
+    geometries = [phrase.geometry.resized(image.height, image.width) for phrase in grounding]
     order = sorted(range(len(grounding)), key=lambda n: -int((grounding[n].map > grounding.threshold).sum()))
-    for number in [] if boxes else order:
-        paint(canvas, grounding[number], frames[number], colour(number), opacity, outline)
-    picture = Image.fromarray(canvas)
-    size = max(11, min(photo.size) // 32)
+    if not boxes:
+        masks = (geometries[n].mask(grounding[n].map, grounding[n].threshold) for n in order)
+        colors = [color(n) for n in order]
+        image = paint_masks(image, masks, colors=colors, opacity=opacity, outline=outline)
+    elif image is grounding.image:
+        image = image.copy()
+    font_size = max(11, min(image.size) // 32)
     taken: list[tuple[int, int, int, int]] = []
-    for number in order:
-        phrase, frame = grounding[number], frames[number]
-        box = frame.measure(phrase.map, phrase.threshold).box
+    for n in order:
+        phrase, geometry = grounding[n], geometries[n]
+        box = geometry.stats(phrase.map, phrase.threshold).box
         if box is None:
             continue
         if boxes:
             x, y, width, height = box
-            edges = (x, y, x + width - 1, y + height - 1)
-            ImageDraw.Draw(picture).rectangle(edges, outline=colour(number), width=max(2, size // 6))
-        at = box[:2] if boxes else peak(phrase, frame)
-        label(picture, at, f"{number + 1} {phrase.text}", colour(number), size, taken)
-    return picture
+            corners = (x, y, x + width - 1, y + height - 1)
+            ImageDraw.Draw(image).rectangle(corners, outline=color(n), width=max(2, font_size // 6))
+        at = box[:2] if boxes else label_point(phrase, geometry)
+        _draw_label(image, at, f"{n + 1} {phrase.text}", color(n), font_size, taken)
+    return image
 
 
-def reduced(photo: Image.Image, side: int | None) -> Image.Image:
-    """The photo with its longer side at most `side`."""
-    if side is None or max(photo.size) <= side:
-        return photo
-    scale = side / max(photo.size)
-    width, height = (max(1, round(length * scale)) for length in photo.size)
-    return photo.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
-
-
-def paint(
-    canvas: NDArray[np.uint8],
-    phrase: PhrasePrediction,
-    frame: MapGeometry,
-    rgb: tuple[int, int, int],
+def paint_masks(
+    image: Image.Image,
+    masks: Iterable[Mask],
+    *,
+    colors: Sequence[RGB] | None = None,
     opacity: float = OPACITY,
     outline: bool = True,
-) -> None:
-    """Tint a mask and draw its outline."""
-    mask = frame.mask(phrase.map, phrase.threshold)
+) -> Image.Image:
+    """A copy of an RGB image tinted by masks of any size, the later ones on top, by default in `color`."""
+    canvas = np.array(image)
+    for index, mask in enumerate(masks):
+        rgb = colors[index] if colors else color(index)
+        _tint(canvas, _resize_mask(mask, image.size), rgb, opacity, outline)
+    return Image.fromarray(canvas)
+
+
+def shrink(image: Image.Image, max_side: int | None) -> Image.Image:
+    """The image with its longer side at most `max_side`."""
+    if max_side is None or max(image.size) <= max_side:
+        return image
+    scale = max_side / max(image.size)
+    width, height = (max(1, round(side * scale)) for side in image.size)
+    return image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
+
+
+def label_point(phrase: PhrasePrediction, geometry: MapGeometry) -> tuple[int, int]:
+    """A pixel well inside the mask: where the response is high all around."""
+    rows, columns = (max(1, math.floor(size)) for size in geometry.content_size)
+    response = phrase.map[:rows, :columns]
+    levels = Image.fromarray(np.rint(response * 255).astype(np.uint8))
+    smooth = np.asarray(levels.filter(ImageFilter.BoxBlur(min(rows, columns) / 10))).astype(int)
+    inside = np.where(response > phrase.threshold, smooth, -1)
+    y, x = divmod(int(np.argmax(inside)), columns)
+    ((x, y),) = geometry.points(np.array([y * geometry.map_size[1] + x]))
+    return int(x), int(y)
+
+
+def check_rounds(grounding: Grounding) -> None:
+    """Refuse a grounding whose rounds were not kept."""
+    if not grounding.rounds:
+        raise InputError("the rounds were not kept: ground with keep_rounds=True")
+
+
+def rounds_figure(grounding: Grounding) -> Image.Image:
+    """The paper's Figure 5: per phrase the image, the response and pixels of each round, and the mask."""
+    check_rounds(grounding)
+    thumb = shrink(grounding.image, _TILE)
+    rows = min(len(grounding), _MAX_ROWS)
+    titles = ["", *(f"H{number}" for number in range(len(grounding.rounds))), "mask"]
+    width, height = thumb.width + _MARGIN, thumb.height + _LINE + _MARGIN
+    size = (len(titles) * width + _MARGIN, rows * height + _LINE + _MARGIN)
+    sheet = Image.new("RGB", size, "white")
+    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
+    for row in range(rows):
+        top = _MARGIN + row * height
+        draw.text((_MARGIN, top), f"{row + 1} {grounding[row].text}", fill="black", font=font)
+        for column, (title, tile) in enumerate(zip(titles, _tiles(grounding, row, thumb), strict=True)):
+            left = _MARGIN + column * width
+            sheet.paste(tile, (left, top + _LINE))
+            draw.text((left + thumb.width, top), title, "grey", font, anchor="ra")
+    if len(grounding) > rows:
+        more = f"and {len(grounding) - rows} more phrases"
+        draw.text((_MARGIN, rows * height + _MARGIN), more, fill="black", font=font)
+    return sheet
+
+
+def _tiles(grounding: Grounding, index: int, thumb: Image.Image) -> list[Image.Image]:
+    """One row of the figure."""
+    phrase, rgb = grounding[index], color(index)
+    geometry = phrase.geometry.resized(thumb.height, thumb.width)
+    grey = np.asarray(thumb.convert("L"))[..., None] * 0.5
+    scale = thumb.width / grounding.image.width
+    tiles = [thumb]
+    for step in grounding.rounds:
+        heat = geometry.response(step.maps[index])[..., None]
+        tile = Image.fromarray((grey * (1 - heat) + np.array(rgb) * heat).astype(np.uint8))
+        draw = ImageDraw.Draw(tile)
+        for x, y in (step.pixels[index] * scale).tolist() if step.pixels else []:
+            draw.ellipse((x - 1.5, y - 1.5, x + 1.5, y + 1.5), fill="white", outline="black")
+        tiles.append(tile)
+    mask = geometry.mask(phrase.map, phrase.threshold)
+    return [*tiles, paint_masks(thumb, [mask], colors=[rgb])]
+
+
+def _resize_mask(mask: Mask, size: tuple[int, int]) -> Mask:
+    if mask.shape == size[::-1]:
+        return mask
+    return np.asarray(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST))
+
+
+def _tint(canvas: NDArray[np.uint8], mask: Mask, rgb: RGB, opacity: float, outline: bool) -> None:
+    """Blend a color into the canvas (H, W, 3) where the mask is; by rows, to save memory."""
     thick = max(1, round(max(mask.shape) / 500))
     inner = np.zeros_like(mask)
     inner[thick:-thick, thick:-thick] = (
@@ -89,85 +184,34 @@ def paint(
         & mask[thick:-thick, : -2 * thick]
     )
     for row in np.flatnonzero(mask.any(1)):
-        within, inside = canvas[row], mask[row]
-        within[inside] = (within[inside] * (1 - opacity) + np.array(rgb) * opacity).astype(np.uint8)
+        pixels, inside = canvas[row], mask[row]
+        pixels[inside] = (pixels[inside] * (1 - opacity) + np.array(rgb) * opacity).astype(np.uint8)
         if outline:
-            within[inside & ~inner[row]] = rgb
+            pixels[inside & ~inner[row]] = rgb
 
 
-def peak(phrase: PhrasePrediction, frame: MapGeometry) -> tuple[int, int]:
-    """A pixel well inside the mask: where the response is high all around."""
-    rows, columns = (max(1, math.floor(c)) for c in frame.content_size)
-    response = phrase.map[:rows, :columns]
-    around = Image.fromarray(np.rint(response * 255).astype(np.uint8)).filter(
-        ImageFilter.BoxBlur(min(rows, columns) / 10)
-    )
-    inside = np.where(response > phrase.threshold, np.asarray(around).astype(int), -1)
-    y, x = divmod(int(np.argmax(inside)), columns)
-    ((x, y),) = frame.points(np.array([y * frame.map_size[1] + x]), frame.map_size[1])
-    return int(x), int(y)
-
-
-def label(
-    picture: Image.Image,
+def _draw_label(
+    image: Image.Image,
     at: tuple[int, int],
     text: str,
-    rgb: tuple[int, int, int],
-    size: int,
+    rgb: RGB,
+    font_size: int,
     taken: list[tuple[int, int, int, int]],
 ) -> None:
-    """Words on a dark plate with a coloured edge, inside the picture and below those already there."""
-    draw, font = ImageDraw.Draw(picture), ImageFont.load_default(size)
+    """Words on a dark plate, inside the image and below the plates (`taken`) that are already there."""
+    draw, font = ImageDraw.Draw(image), ImageFont.load_default(font_size)
     text = text if len(text) <= 28 else f"{text[:27]}…"
-    left, top, right, bottom = (round(edge) for edge in draw.textbbox((0, 0), text, font=font))
-    pad = size // 3
+    left, top, right, bottom = (round(side) for side in draw.textbbox((0, 0), text, font=font))
+    pad = font_size // 3
     width, height = right - left + 2 * pad, bottom - top + 2 * pad
-    x = min(max(at[0] - width // 2, 0), max(picture.width - width, 0))
-    y = min(max(at[1] - height // 2, 0), max(picture.height - height, 0))
+    x = min(max(at[0] - width // 2, 0), max(image.width - width, 0))
+    y = min(max(at[1] - height // 2, 0), max(image.height - height, 0))
     for _ in taken:
         for u, v, right_of, below in taken:
             if x < right_of and u < x + width and y < below and v < y + height:
-                y = below if below + height <= picture.height else y
+                y = below if below + height <= image.height else y
     taken.append((x, y, x + width, y + height))
-    draw.rectangle((x, y, x + width, y + height), fill=(20, 20, 20), outline=rgb, width=max(1, size // 8))
+    draw.rectangle(
+        (x, y, x + width, y + height), fill=(20, 20, 20), outline=rgb, width=max(1, font_size // 8)
+    )
     draw.text((x + pad - left, y + pad - top), text, fill="white", font=font)
-
-
-def figure(grounding: Grounding) -> Image.Image:
-    """A row a phrase: the photo, the response and the pixels of each round, and the mask."""
-    if not grounding.rounds:
-        raise InputError("the rounds were not kept: ground with rounds=True")
-    thumb = reduced(grounding.image, TILE)
-    rows = min(len(grounding), ROWS)
-    columns = len(grounding.rounds) + 2
-    width, height = thumb.width + MARGIN, thumb.height + LINE + MARGIN
-    sheet = Image.new("RGB", (columns * width + MARGIN, rows * height + LINE + MARGIN), "white")
-    draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(14)
-    for number in range(rows):
-        top = MARGIN + number * height
-        draw.text((MARGIN, top), f"{number + 1} {grounding[number].text}", fill="black", font=font)
-        for column, tile in enumerate(_tiles(grounding, number, thumb)):
-            sheet.paste(tile, (MARGIN + column * width, top + LINE))
-            name = "" if column == 0 else "mask" if column == columns - 1 else f"H{column - 1}"
-            draw.text((MARGIN + column * width + thumb.width, top), name, "grey", font, anchor="ra")
-    more = f"and {len(grounding) - rows} phrases more" if len(grounding) > rows else ""
-    draw.text((MARGIN, rows * height + MARGIN), more, fill="black", font=font)
-    return sheet
-
-
-def _tiles(grounding: Grounding, number: int, thumb: Image.Image) -> list[Image.Image]:
-    phrase, rgb = grounding[number], colour(number)
-    frame = phrase.frame.resized(thumb.height, thumb.width)
-    tiles = [thumb]
-    scale = thumb.width / grounding.image.width
-    for step in grounding.rounds:
-        heat = frame.response(step.maps[number])[..., None]
-        grey = np.asarray(thumb.convert("L"))[..., None] * 0.5
-        tile = Image.fromarray((grey * (1 - heat) + np.array(rgb) * heat).astype(np.uint8))
-        draw = ImageDraw.Draw(tile)
-        for x, y in (step.pixels[number] * scale).tolist() if step.pixels else []:
-            draw.ellipse((x - 1.5, y - 1.5, x + 1.5, y + 1.5), fill="white", outline="black")
-        tiles.append(tile)
-    canvas = np.array(thumb)
-    paint(canvas, phrase, frame, rgb)
-    return [*tiles, Image.fromarray(canvas)]

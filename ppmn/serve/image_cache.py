@@ -10,7 +10,7 @@ from functools import cached_property
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import EncodedImage
 from ppmn.grounding.maps import MapGeometry
-from ppmn.grounding.render import reduced
+from ppmn.grounding.render import shrink
 
 SIDE = 1600  # longer side of the photo that the page shows
 
@@ -30,7 +30,7 @@ class CachedImage:
     def preview(self) -> bytes:
         """The photo upright and of a size for the screen, as every browser shows it."""
         buffer = io.BytesIO()
-        reduced(self.encoded.image, SIDE).save(buffer, "JPEG", quality=90)
+        shrink(self.encoded.image, SIDE).save(buffer, "JPEG", quality=90)
         return buffer.getvalue()
 
     @property

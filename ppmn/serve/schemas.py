@@ -7,8 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from ppmn.grounding.maps import encode_map
 from ppmn.grounding.render import OPACITY
 from ppmn.grounding.result import Grounding, PhrasePrediction, Round
+from ppmn.images import encode_rle
 from ppmn.phrases.rules import Phrase
 from ppmn.serve.image_cache import CachedImage
 
@@ -162,7 +164,7 @@ def _phrase(phrase: PhrasePrediction, mask: bool) -> PhraseResult:
         area=phrase.area,
         box=None if phrase.box is None else [*phrase.box],
         map=map8(phrase.map),
-        rle=RLE(**phrase.rle()) if mask else None,
+        rle=RLE(**encode_rle(phrase.mask)) if mask else None,
     )
 
 
@@ -175,7 +177,5 @@ def _round(step: Round) -> RoundMaps:
 
 def map8(response: NDArray[np.float32]) -> Map8:
     """Eight bits over the map's own range, so that a map of little contrast keeps its shape."""
-    low, high = float(response.min()), float(response.max())
-    scaled = (response.astype(np.float64) - low) * (255 / (high - low) if high > low else 0)
-    data = np.rint(scaled).astype(np.uint8).tobytes()
+    low, high, data = encode_map(response)
     return Map8(low=low, high=high, data=base64.b64encode(data).decode("ascii"))

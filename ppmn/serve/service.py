@@ -8,7 +8,9 @@ from enum import StrEnum
 from PIL import Image
 
 from ppmn.errors import InputError
+from ppmn.grounding.formats import to_coco, to_panoptic
 from ppmn.grounding.grounder import Grounder
+from ppmn.grounding.page import to_html
 from ppmn.grounding.render import overlay
 from ppmn.grounding.result import Grounding
 from ppmn.images import read_image
@@ -75,13 +77,13 @@ class Service:
             case FileName.OVERLAY:
                 return _png(overlay(found, opacity=asked.opacity, outline=asked.outline))
             case FileName.PANOPTIC:
-                return _png(found.to_panoptic()[0])
+                return _png(to_panoptic(found)[0])
             case FileName.SEGMENTS:
-                return json.dumps(found.to_panoptic()[1]).encode()
+                return json.dumps(to_panoptic(found)[1]).encode()
             case FileName.COCO:
-                return json.dumps(found.to_coco()).encode()
+                return json.dumps(to_coco(found)).encode()
             case FileName.PAGE:
-                return found.page().encode()
+                return to_html(found).encode()
 
     def phrases(self, asked: answers.CaptionRequest) -> bytes:
         self.limits.check_caption(asked.caption)

@@ -15,7 +15,9 @@ from PIL import Image
 from support.models import bert_folder, small_ppmn
 
 from ppmn.errors import InputError
+from ppmn.grounding.formats import to_coco
 from ppmn.grounding.grounder import Grounder
+from ppmn.grounding.page import to_html
 from ppmn.images import read_image
 
 CAPTION = "two dogs on the green grass"
@@ -114,7 +116,7 @@ def test_a_photo_with_bytes_changed_is_read_or_refused(data: st.DataObject) -> N
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
     try:
-        assert read_image(bytes(content), most_pixels=10_000_000).mode == "RGB"
+        assert read_image(bytes(content), max_pixels=10_000_000).mode == "RGB"
     except InputError as error:
         assert str(error)
 
@@ -198,7 +200,7 @@ def test_any_script_is_grounded_or_refused(grounder: Grounder, caption: str) -> 
         assert len(str(error).splitlines()) == 1
         return
     assert all(found.caption[slice(*p.span)] == p.text for p in found)
-    assert found[0].mask.shape == (30, 40) and found.page() and found.to_coco()
+    assert found[0].mask.shape == (30, 40) and to_html(found) and to_coco(found)
 
 
 def test_two_thousand_words(grounder: Grounder) -> None:
@@ -220,13 +222,14 @@ sys.path.insert(0, {tests!r})
 import numpy as np
 from support.models import small_ppmn
 from PIL import Image
+from ppmn.grounding.formats import save
 from ppmn.grounding.grounder import Grounder
 file = Path({folder!r}) / "large.png"
 Image.fromarray(np.zeros((10_000, 10_000, 3), np.uint8)).save(file, compress_level=1)
 grounder = Grounder(small_ppmn(Path({folder!r}) / "bert"))
-found = grounder.ground(file, "two dogs on the green grass", rounds=True, threshold=0.3)
+found = grounder.ground(file, "two dogs on the green grass", keep_rounds=True, threshold=0.3)
 assert found[0].mask.shape == (10_000, 10_000)
-found.save(Path({folder!r}) / "out", {formats!r})
+save(found, Path({folder!r}) / "out", formats={formats!r})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
 """
 

@@ -67,11 +67,11 @@ def test_masks_follow_the_model_s_edge(tmp_path: Path) -> None:
     model = small_ppmn(bert_folder(tmp_path / "bert"))
     photo = Image.fromarray(np.random.default_rng(1).integers(0, 256, (60, 90, 3), np.uint8))
     (raw,) = Grounder(model).ground(photo, "a dog")
-    model.config = replace(model.config, threshold=float(np.quantile(raw.map, 0.3)), edge=0.98)
+    model.config = replace(model.config, threshold=float(np.quantile(raw.map, 0.3)), relative_threshold=0.98)
     grounder = Grounder(model)
     (own,) = grounder.ground(photo, "a dog")
     np.testing.assert_array_equal(own.map > own.threshold, raw.map > np.float32(0.98) * raw.map.max())
-    (chances,) = grounder.predict(photo, "a dog", [own.span])
+    (chances,) = grounder.response_maps(photo, "a dog", [own.span])
     np.testing.assert_array_equal(own.mask, chances > own.threshold)
 
 
@@ -79,29 +79,33 @@ def test_masks_and_predictions_follow_the_model_s_peak(tmp_path: Path) -> None:
     model = small_ppmn(bert_folder(tmp_path / "bert"))
     noise = np.random.default_rng(1).integers(0, 256, (60, 90, 3), np.uint8)
     photo, caption = Image.fromarray(noise), "a dog"
-    raw = Grounder(model).ground(photo, caption, rounds=True)
+    raw = Grounder(model).ground(photo, caption, keep_rounds=True)
     cut = float(np.quantile(raw[0].map, 0.85))  # several parts are over it
-    model.config = replace(model.config, threshold=cut, peak=1.0)
-    strict = Grounder(model).ground(photo, caption, rounds=True)
-    told = Grounder(model).predict(photo, caption, [phrase.span for phrase in strict])
+    model.config = replace(model.config, threshold=cut, hysteresis_peak=1.0)
+    strict = Grounder(model).ground(photo, caption, keep_rounds=True)
+    told = Grounder(model).response_maps(photo, caption, [phrase.span for phrase in strict])
     for before, after, chances in zip(raw, strict, told, strict=True):
         assert (
             label(before.map > cut, connectivity=2).max() > label(after.map > cut, connectivity=2).max() == 1
         )
-        assert after.area < before.frame.mask(before.map, cut).sum()
+        assert after.area < before.geometry.mask(before.map, cut).sum()
         np.testing.assert_array_equal(after.mask, chances > cut)
     np.testing.assert_array_equal(raw.rounds[-1].maps, strict.rounds[-1].maps)  # rounds are shown whole
 
 
 def test_a_mask_cannot_end_where_nothing_does() -> None:
-    for fields in ({"edge": 1.0}, {"edge": 0.5, "threshold": 0.0}, {"edge": 0.5, "threshold": 1.0}):
-        with pytest.raises(InputError, match="inside of 0 and 1"):
+    for fields in (
+        {"relative_threshold": 1.0},
+        {"relative_threshold": 0.5, "threshold": 0.0},
+        {"relative_threshold": 0.5, "threshold": 1.0},
+    ):
+        with pytest.raises(InputError, match="strictly between 0 and 1"):
             ModelConfig(**fields)  # type: ignore[arg-type]
 
 
 def test_a_peak_is_a_share() -> None:
     with pytest.raises(InputError, match=r"peak is 1\.5"):
-        ModelConfig(peak=1.5)
+        ModelConfig(hysteresis_peak=1.5)
 
 
 def test_maps_become_masks_without_torch() -> None:

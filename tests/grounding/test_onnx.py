@@ -13,6 +13,7 @@ from ppmn.cli import main
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.onnx import export_onnx, export_phrases
+from ppmn.model.folder import save_model
 from ppmn.model.lcpa import blur
 from ppmn.model.network import PixelFeatures
 
@@ -27,7 +28,8 @@ def exported(
 ) -> tuple[Grounder, Path]:
     root, name = tmp_path_factory.mktemp("export"), request.param
     if name == "small":
-        small_ppmn(bert_folder(root / "bert"), pixels=PIXELS).save_pretrained(name := str(root / "model"))
+        save_model(small_ppmn(bert_folder(root / "bert"), pixels=PIXELS), root / "model")
+        name = str(root / "model")
     assert main(["export", "-o", str(root / "onnx"), "--model", name]) == 0
     return load(name), root / "onnx"
 

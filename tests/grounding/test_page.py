@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from test_ground import drawn
 
+from ppmn.grounding.formats import save
 from ppmn.grounding.result import Grounding
 
 CAPTION = "[Two dogs] 😀 on the <b>[green grass]</b>, and a [red ball] under the [blue sky]"
@@ -20,7 +21,7 @@ def grounding() -> Grounding:
 
 @pytest.fixture
 def page(browser: Any, grounding: Grounding, tmp_path: Path) -> Iterator[Any]:
-    (file,) = grounding.save(tmp_path, ["html"])
+    (file,) = save(grounding, tmp_path, formats=["html"])
     page = browser.new_page(viewport={"width": 1100, "height": 700})
     said: list[str] = []
     page.on("pageerror", lambda error: said.append(str(error)))

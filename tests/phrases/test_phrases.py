@@ -79,16 +79,16 @@ def test_head_and_plural() -> None:
     }
 
 
-def test_empty() -> None:
+def test_abstract() -> None:
     caption = (
         "In the background of the image, on the left side and at the top, a woman in a white top holds a ball"
         " in her right hand. In this picture there is a picture on the wall. At the top right corner"
         " it is blue in color."
     )
-    empty = [phrase.text for phrase in find_phrases(caption) if phrase.empty]
-    assert empty == ["background", "image", "left side", "top", "picture", "top right corner", "color"]
+    abstract = [phrase.text for phrase in find_phrases(caption) if phrase.abstract]
+    assert abstract == ["background", "image", "left side", "top", "picture", "top right corner", "color"]
     assert {"white top", "ball", "right hand", "picture", "wall"} <= {
-        p.text for p in find_phrases(caption) if not p.empty
+        p.text for p in find_phrases(caption) if not p.abstract
     }
 
 
@@ -110,12 +110,12 @@ def test_broken_brackets_are_a_sentence(caption: str) -> None:
 
 def test_spans_override() -> None:
     caption = "[sic] the two old dogs"
-    (found,) = find_phrases(caption, [(10, 22)])
+    (found,) = find_phrases(caption, spans=[(10, 22)])
     assert (found.text, found.head, found.plural) == ("two old dogs", "dogs", True)
-    assert find_phrases(caption, []) == []
+    assert find_phrases(caption, spans=[]) == []
     for span in [(-1, 3), (3, 3), (5, 4), (0, 99), (5, 6)]:
         with pytest.raises(InputError, match=rf"\({span[0]}, {span[1]}\).*22 characters"):
-            find_phrases(caption, [span])
+            find_phrases(caption, spans=[span])
 
 
 def test_not_text_is_a_sentence() -> None:
