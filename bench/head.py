@@ -1,6 +1,8 @@
-"""The head at 800x1216, L = 3, S = 200, 64 rows of which 44 valid: ours against a plain transcription.
+"""Time and memory of our head against a direct transcription of the released one.
 
 python -m bench.head [--repeat 5]
+
+At 800x1216 with L = 3, S = 200 and 64 rows, of which 44 are valid.
 """
 
 import argparse
@@ -8,7 +10,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +25,8 @@ from ppmn.model.pyramid import Pyramid
 ROWS, VALID, HEIGHT, WIDTH = 64, 44, 800, 1216
 
 
-def inputs() -> tuple[Pyramid, Tensor]:
+def make_inputs() -> tuple[Pyramid, Tensor]:
+    """A random pyramid, and phrases of which the last rows are padding."""
     torch.manual_seed(0)
     p2, p3, p4, p5 = (torch.randn(1, 256, HEIGHT // s, WIDTH // s) for s in (4, 8, 16, 32))
     phrases = torch.zeros(ROWS, 768)
@@ -31,7 +34,7 @@ def inputs() -> tuple[Pyramid, Tensor]:
     return Pyramid((p2, p3, p4, p5)), phrases
 
 
-class Plain:
+class TranscribedHead:
     """The released head step by step: all rows, doubled maps, every gathered pixel projected."""
 
     def __init__(self, head: Any) -> None:
@@ -69,9 +72,8 @@ class Plain:
             small = fn.interpolate(masks[-1], xs.shape[-2:], mode="bilinear", align_corners=False)
             index = small.flatten(-2).topk(self.head.config.pixels).indices  # (1, N, S)
             table = xs.flatten(-2).transpose(1, 2)[:, None].expand(-1, R.shape[1], -1, -1)  # (1, N, HW, C)
-            pixels = table.gather(2, index[..., None].expand(-1, -1, -1, xs.shape[1]))[0].transpose(
-                0, 1
-            )  # (S, N, C)
+            gathered = table.gather(2, index[..., None].expand(-1, -1, -1, xs.shape[1]))  # (1, N, S, C)
+            pixels = gathered[0].transpose(0, 1)  # (S, N, C)
             h = refine.norm1(R + attention(R, pixels, pixels, need_weights=False)[0])
             R = refine.norm2(h + refine.ffn(h))
             masks.append(double(torch.einsum("bchw,bnc->bnhw", xs, refine.mlp(R))))
@@ -79,55 +81,60 @@ class Plain:
 
 
 def double(H: Tensor) -> Tensor:
+    """Maps at twice their size."""
     return fn.interpolate(H, scale_factor=2.0, mode="bilinear", align_corners=False)
 
 
-def ours(head: Head, pyramid: Pyramid, phrases: Tensor) -> Tensor:
+def run_ours(head: Head, pyramid: Pyramid, phrases: Tensor) -> Tensor:
+    """Our last maps, at the size of the transcription's."""
     return double(head(pyramid, phrases[:VALID], [VALID]).H[-1][None])
 
 
-def seconds(run: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
-
-
-def peak(side: str) -> float:
-    """Peak memory in MB of one process that runs one side once."""
-    command = [sys.executable, "-m", "bench.head", "--only", side]
+def peak_memory(name: str) -> float:
+    """Peak memory in MB of a process that runs one of the two once."""
+    command = [sys.executable, "-m", "bench.head", "--only", name]
     return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 @torch.no_grad()
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--repeat", type=int, default=5)
-    arguments.add_argument("--only", choices=["ours", "plain"], help=argparse.SUPPRESS)
-    args = arguments.parse_args()
-    pyramid, phrases = inputs()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=5, help="calls of each (default: 5)")
+    parser.add_argument("--only", choices=["ours", "transcribed"], help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    # before this process grows: Linux counts the memory of the parent into the peak of a child
+    memory = {} if args.only else {name: peak_memory(name) for name in ("transcribed", "ours")}
+    pyramid, phrases = make_inputs()
     head = Head(256, 768, ModelConfig()).eval()
-    plain = Plain(head)
-    sides: dict[str, Callable[[], object]] = {
-        "plain": lambda: plain(pyramid, phrases),
-        "ours": lambda: ours(head, pyramid, phrases),
+    transcribed = TranscribedHead(head)
+    runs: dict[str, Callable[[], object]] = {
+        "transcribed": lambda: transcribed(pyramid, phrases),
+        "ours": lambda: run_ours(head, pyramid, phrases),
     }
     if args.only:
-        sides[args.only]()
+        runs[args.only]()
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
-    difference = (plain(pyramid, phrases)[-1][:, :VALID] - ours(head, pyramid, phrases)).abs()
+    difference = (transcribed(pyramid, phrases)[-1][:, :VALID] - run_ours(head, pyramid, phrases)).abs()
     matrix = torch.randn(2048, 2048)
-    sides["matmul"] = lambda: matrix @ matrix
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(args.repeat):
-        for name, run in sides.items():
-            times[name].append(seconds(run))
-    best = {name: min(values) for name, values in times.items()}
-    print(f"largest difference of the last maps   {difference.max():.1e}")
-    print(f"ours / plain                          {best['ours'] / best['plain']:.2f}")
-    for name in ("plain", "ours"):
-        print(f"{name:5} / a 2048 x 2048 matmul           {best[name] / best['matmul']:.1f}")
-        print(f"{name:5} peak memory                     {peak(name):.0f} MB")
+    runs["matmul"] = lambda: matrix @ matrix
+    best = best_times(runs, args.repeat)
+    print(f"largest difference of the last maps      {difference.max():.1e}")
+    print(f"ours / transcribed                       {best['ours'] / best['transcribed']:.2f}")
+    for name, megabytes in memory.items():
+        print(f"{name:11} / a 2048 x 2048 matmul        {best[name] / best['matmul']:.1f}")
+        print(f"{name:11} peak memory                  {megabytes:.0f} MB")
+
+
+def best_times(runs: Mapping[str, Callable[[], object]], repeat: int) -> dict[str, float]:
+    """Seconds of the fastest call of each; calls alternate, so that all meet the same load of the machine."""
+    best = dict.fromkeys(runs, float("inf"))
+    for _ in range(repeat):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            best[name] = min(best[name], time.perf_counter() - start)
+    return best
 
 
 if __name__ == "__main__":

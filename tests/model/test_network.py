@@ -15,7 +15,7 @@ from support.models import small_config, small_ppmn
 from torch import Tensor
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from bench.head import Plain
+from bench.head import TranscribedHead
 from ppmn.config import DINOv2Config, ModelConfig, ResNetConfig
 from ppmn.convert.key_maps import detectron2_encoder
 from ppmn.errors import InputError
@@ -45,7 +45,7 @@ def test_head_equals_its_plain_transcription() -> None:
     phrases = torch.randn(5, 768)
     with torch.no_grad():
         ours = head(Pyramid((p2, p3, p4, p5)), phrases, [5]).H
-        plain = Plain(head)(Pyramid((p2, p3, p4, p5)), phrases)
+        plain = TranscribedHead(head)(Pyramid((p2, p3, p4, p5)), phrases)
     for H, doubled in zip(ours, plain, strict=True):
         up = torch.nn.functional.interpolate(H[None], scale_factor=2.0, mode="bilinear")
         assert torch.allclose(up, doubled, atol=1e-4)

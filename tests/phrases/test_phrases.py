@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ppmn
-from bench import phrases as bench
+from experiments import phrase_accuracy
 from ppmn.errors import InputError
 from ppmn.phrases import tagger
 from ppmn.phrases.rules import find_phrases, parse_brackets
@@ -196,7 +196,7 @@ def test_tags() -> None:
 
 def test_narrated(shared: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The hand-marked narratives, and every real narrative gives phrases."""
-    bench.main(shared / "data" / "narrated")
+    phrase_accuracy.main(shared / "data" / "narrated")
     assert float(capsys.readouterr().out.split("F1 ")[1].split()[0]) >= 0.95
     assert all(
         find_phrases(line) for line in (shared / "data" / "narratives.txt").read_text().splitlines()[:200]
@@ -210,7 +210,7 @@ def test_all_narratives(shared: Path) -> None:
     )
 
 
-def test_bench_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_phrase_accuracy_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One of two marked phrases found, one found that is not marked."""
     parts = [("There is", False), ("a dog", True), ("near a", False), ("very", True), ("big house.", False)]
     segments = [{"utterance": text, "noun": noun} for text, noun in parts]
@@ -218,8 +218,8 @@ def test_bench_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     caption = "There is a dog near a very big house."
     narrative = {"image_id": "1", "caption": caption, "segments": segments}
     (tmp_path / "annotations" / "png_coco_val2017.json").write_text(json.dumps([narrative]))
-    bench.main(tmp_path)
+    phrase_accuracy.main(tmp_path)
     assert (
-        "2 phrases marked, 2 found, 1 the same\nprecision 0.5000  recall 0.5000  F1 0.5000"
+        "2 phrases marked, 2 found, 1 equal\nprecision 0.5000  recall 0.5000  F1 0.5000"
         in capsys.readouterr().out
     )
