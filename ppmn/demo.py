@@ -1,16 +1,15 @@
-"""`make demo`: ground a narrative on a real photo that ships in scikit-image's wheel."""
+"""`make demo`: ground a caption on a photo that ships in scikit-image."""
 
 from pathlib import Path
 
+from ppmn import cli
 from ppmn.samples import registry_photo
 
 
-def main(model: str = "compact", output: Path = Path("demo")) -> int:
-    """Ground a narrative on a real photo, and say where the overlay and the page are."""
-    from ppmn.cli import main as ppmn
-
-    photo, narrative = registry_photo("motorcycle")
-    return ppmn(["ground", str(photo), narrative, "--model", model, "-o", str(output)])
+def main(model: str = "compact", out: Path = Path("demo")) -> int:
+    """Ground the caption and print where the overlay and the page are."""
+    image, caption = registry_photo("motorcycle")
+    return cli.main(["ground", str(image), caption, "--model", model, "-o", str(out)])
 
 
 if __name__ == "__main__":

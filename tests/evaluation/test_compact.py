@@ -55,7 +55,7 @@ def test_the_weights_are_small_enough_to_ship() -> None:
 
 
 def test_the_demo_grounds_a_real_photo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo(output=tmp_path) == 0
+    assert demo(out=tmp_path) == 0
     told = capsys.readouterr().out
     assert "red motorcycle" in told and str(tmp_path / "page.html") in told
     with Image.open(tmp_path / "overlay.png") as overlay:
