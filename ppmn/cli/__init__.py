@@ -4,23 +4,12 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
-from types import ModuleType
 
 from ppmn import __version__
 from ppmn.cli import ablate, convert, data, evaluate, export, ground, profile, serve, train
 from ppmn.errors import InputError
 
-COMMANDS: dict[str, ModuleType] = {
-    "ground": ground,
-    "serve": serve,
-    "data": data,
-    "train": train,
-    "evaluate": evaluate,
-    "ablate": ablate,
-    "profile": profile,
-    "convert": convert,
-    "export": export,
-}
+COMMANDS = (ground, serve, data, train, evaluate, ablate, profile, convert, export)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -28,7 +17,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="ppmn", description="Panoptic narrative grounding.")
     parser.add_argument("--version", action="version", version=f"ppmn {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, module in COMMANDS.items():
+    for module in COMMANDS:
+        name = module.__name__.rpartition(".")[2]
         command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
         command.set_defaults(run=module.run)
         module.add_arguments(command)

@@ -4,15 +4,12 @@ import argparse
 import io
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import ppmn
 from ppmn.cli.arguments import add_device, add_model, add_out
 from ppmn.errors import InputError
-
-if TYPE_CHECKING:
-    from ppmn.grounding.batch import BatchOptions
-    from ppmn.grounding.result import Grounding
 
 HELP = "find a caption's noun phrases in an image"
 NAME_WIDTH = 40  # characters of a phrase in the table
@@ -35,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ppmn.grounding.batch import BatchOptions, is_batch
+    from ppmn.grounding.batch import BatchOptions, GroundingJob, ground_jobs, is_batch, read_jobs
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # some terminals cannot show every letter
@@ -44,43 +41,35 @@ def run(args: argparse.Namespace) -> int:
     source = Path(args.image).expanduser()
     caption = sys.stdin.read().strip() if args.caption == "-" else args.caption
     if is_batch(source):
-        return _ground_many(source, caption, args.out, options)
-    return _ground_one(source, caption, args.out, options)
-
-
-def _ground_many(source: Path, caption: str | None, out: Path | None, options: "BatchOptions") -> int:
-    from ppmn.grounding.batch import ground_jobs, read_jobs
-
-    if out is None:
-        raise InputError("many images need a folder for their results: give it with -o DIR")
-    summary = ground_jobs(read_jobs(source, caption), out, options)
-    print(f"{summary.grounded} grounded, {summary.failed} failed; {summary.results} lists them")
-    return int(summary.failed > 0)
-
-
-def _ground_one(source: Path, caption: str | None, out: Path | None, options: "BatchOptions") -> int:
-    from ppmn.grounding.batch import GroundingJob
-    from ppmn.grounding.formats import save
-    from ppmn.grounding.grounder import load
-
+        if args.out is None:
+            raise InputError("many images need a folder for their results: give it with -o DIR")
+        summary = ground_jobs(read_jobs(source, caption), args.out, options)
+        print(f"{summary.grounded} grounded, {summary.failed} failed; {summary.results} lists them")
+        return int(summary.failed > 0)
     if caption is None:
         raise InputError("there is no caption: give it after the image, or - to read it from standard input")
     if not source.is_file():
         raise InputError(f"{source} is not a file")
-    grounding = options.ground(load(options.model, device=options.device), GroundingJob(1, source, caption))
-    print(describe(grounding, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
-    if out is not None:
-        files = save(grounding, out, formats=options.formats, boxes=options.boxes)
-        listed = [file for file in files if file.parent.name != "masks"]
-        print(*(f"  {file}" for file in listed), sep="\n")
-        if len(listed) < len(files):
-            print(f"  {out / 'masks'}: {len(files) - len(listed)} masks")
+    grounder = ppmn.load(options.model, device=options.device)
+    grounding = options.ground(grounder, GroundingJob(1, source, caption))
+    print(describe(grounding, colors=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+    if args.out is not None:
+        _print_files(ppmn.save(grounding, args.out, formats=formats, boxes=args.boxes))
     return 0
 
 
-def describe(grounding: "Grounding", *, colours: bool) -> str:
+def _print_files(files: Sequence[Path]) -> None:
+    masks = [file for file in files if file.parent.name == "masks"]
+    for file in files:
+        if file not in masks:
+            print(f"  {file}")
+    if masks:
+        print(f"  {masks[0].parent}: {len(masks)} masks")
+
+
+def describe(grounding: "ppmn.Grounding", *, colors: bool) -> str:
     """The caption with its phrases coloured (or in brackets), then one line per phrase."""
-    lines = [_mark_phrases(grounding, colours), ""]
+    lines = [_mark_phrases(grounding, colors), ""]
     width = max(min(len(p.text), NAME_WIDTH) for p in grounding)
     image_area = grounding.image.width * grounding.image.height
     for number, phrase in enumerate(grounding):
@@ -91,14 +80,14 @@ def describe(grounding: "Grounding", *, colours: bool) -> str:
             x, y, w, h = phrase.box
             percent = 100 * phrase.area / image_area
             found = f"score {phrase.score:.2f}  area {percent:5.1f} %  box {x},{y} {w}x{h}"
-        lines.append(f"{_paint(name, number) if colours else name}  {found}")
+        lines.append(f"{_paint(name, number) if colors else name}  {found}")
     if grounding.skipped:
         skipped = dict.fromkeys(_printable(phrase.text) for phrase in grounding.skipped)
         lines.append(f"not grounded: {', '.join(skipped)}")
     return "\n".join(lines)
 
 
-def _mark_phrases(grounding: "Grounding", colours: bool) -> str:
+def _mark_phrases(grounding: "ppmn.Grounding", colors: bool) -> str:
     text, done = "", 0
     for number, phrase in sorted(enumerate(grounding), key=lambda pair: pair[1].span):
         start, end = phrase.span
@@ -106,7 +95,7 @@ def _mark_phrases(grounding: "Grounding", colours: bool) -> str:
             continue
         words = _printable(grounding.caption[start:end])
         text += _printable(grounding.caption[done:start])
-        text += _paint(words, number) if colours else f"[{words}]"
+        text += _paint(words, number) if colors else f"[{words}]"
         done = end
     return text + _printable(grounding.caption[done:])
 

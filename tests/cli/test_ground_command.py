@@ -133,6 +133,6 @@ def test_folder_takes_one_caption_or_a_text_file_per_image(model: str, tmp_path:
 def test_terminal_report_is_coloured_and_free_of_control_characters(model: str, tmp_path: Path) -> None:
     image = save_image(tmp_path / "image.png")
     grounding = load(model).ground(image, "[a \x1bc dog] and [grass\x07]", threshold=1.0)
-    plain, coloured = describe(grounding, colours=False), describe(grounding, colours=True)
+    plain, coloured = describe(grounding, colors=False), describe(grounding, colors=True)
     assert "\x1b" not in plain and "\x07" not in plain and "nowhere above 1" in plain
     assert "\x1b[1;38;2;" in coloured and "\x07" not in coloured and "\x1bc" not in coloured
