@@ -47,6 +47,12 @@ def replacing(file: Path) -> Iterator[Path]:
             part.unlink()
 
 
+def write_json(file: Path, content: Any) -> None:
+    """Write a JSON file, whole or not at all."""
+    with replacing(file) as part:
+        part.write_text(json.dumps(content), encoding="utf-8")
+
+
 def check_writable(files: list[Path]) -> None:
     """Refuse before the work what could not be written after it."""
     for file in files:

@@ -1,4 +1,4 @@
-"""The drawing of scenes: kinds of thing as a few shapes, kinds of stuff as a shade and a pattern."""
+"""Drawing scenes: things made of a few shapes, stuff as a shade with a pattern."""
 
 import math
 from dataclasses import dataclass
@@ -10,17 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ppmn.types import SegmentIds
+
 Pixels = NDArray[np.floating[Any]]
-WIDTH, HEIGHT = 320, 240
-COLOURS = {
+SCENE_WIDTH, SCENE_HEIGHT = 320, 240
+_RGB = {
     "red": (205, 35, 35), "orange": (240, 140, 30), "yellow": (240, 215, 45), "green": (50, 150, 60),
     "blue": (45, 90, 210), "purple": (135, 60, 180), "pink": (240, 130, 190), "brown": (125, 80, 45),
     "white": (240, 240, 238), "black": (35, 35, 38), "grey": (135, 135, 138),
 }  # fmt: skip
-PAINTS = "mdlkwbyogcs"  # the letters of kinds.txt; m, d and l follow the thing's colour
-FIXED = {"k": (30, 30, 34), "w": (240, 240, 238), "b": (120, 78, 45), "y": (240, 215, 45),
+_PAINTS = "mdlkwbyogcs"  # the letters of scene_things.txt; m, d and l follow the color of the thing
+_FIXED = {"k": (30, 30, 34), "w": (240, 240, 238), "b": (120, 78, 45), "y": (240, 215, 45),
          "o": (240, 140, 30), "g": (60, 140, 60), "c": (190, 225, 240), "s": (235, 190, 160)}  # fmt: skip
-STUFF = (
+SCENE_STUFF = (
     "sky",
     "grass",
     "sand",
@@ -34,8 +36,8 @@ STUFF = (
     "rug",
     "curtain",
 )
-_GRID = np.mgrid[:HEIGHT, :WIDTH].astype(np.float32)
-SHADES = {
+_GRID = np.mgrid[:SCENE_HEIGHT, :SCENE_WIDTH].astype(np.float32)
+_SHADES = {
     "sky": ((110, 170, 235), (150, 190, 225), (90, 150, 220), (235, 160, 90), (55, 65, 120)),
     "grass": ((80, 160, 60), (60, 130, 50), (110, 165, 60)), "sand": ((225, 200, 145), (215, 185, 130)),
     "water": ((50, 110, 190), (60, 150, 190), (40, 90, 160)), "road": ((95, 95, 100), (75, 75, 80)),
@@ -49,49 +51,51 @@ SHADES = {
 
 
 @dataclass(frozen=True)
-class Kind:
-    """One kind of thing: where it is found, its shape's proportions, the colours it has."""
+class SceneThing:
+    """A thing that can be drawn: where in the scene, its aspect ratio, its colors and its shapes."""
 
     name: str
     zone: str
     aspect: float
-    colours: tuple[str, ...]
+    colors: tuple[str, ...]
     shapes: tuple[tuple[str, tuple[float, ...], int], ...]
 
 
 @cache
-def kinds() -> tuple[Kind, ...]:
-    """The kinds of thing in `kinds.txt`."""
+def scene_things() -> tuple[SceneThing, ...]:
+    """The things of `scene_things.txt`."""
     found = []
-    for line in Path(__file__).with_name("kinds.txt").read_text(encoding="utf-8").splitlines():
+    for line in Path(__file__).with_name("scene_things.txt").read_text(encoding="utf-8").splitlines():
         head, equals, body = line.partition(" = ")
         if not equals or line.startswith("#"):
             continue
-        name, zone, aspect, colours = head.split()
+        name, zone, aspect, colors = head.split()
         shapes = []
         for shape in body.split(";"):
             op, *numbers, paint = shape.split()
-            shapes.append((op, tuple(map(float, numbers)), PAINTS.index(paint) + 1))
-        any_colour = tuple(COLOURS) if colours == "any" else tuple(colours.split(","))
-        found.append(Kind(name, zone, float(aspect), any_colour, tuple(shapes)))
+            shapes.append((op, tuple(map(float, numbers)), _PAINTS.index(paint) + 1))
+        color_names = tuple(_RGB) if colors == "any" else tuple(colors.split(","))
+        found.append(SceneThing(name, zone, float(aspect), color_names, tuple(shapes)))
     return tuple(found)
 
 
-def thing(kind: Kind, colour: str, rng: np.random.Generator) -> tuple[NDArray[np.uint8], Pixels]:
-    """Paint numbers (0 = outside) and colours of one thing in its own frame."""
+def draw_thing(
+    thing: SceneThing, color: str, rng: np.random.Generator
+) -> tuple[NDArray[np.uint8], Pixels]:
+    """Paint numbers (0 = outside), (h, w), and colors, (h, w, 3), of one thing."""
     size = rng.uniform(38, 84)
-    width, height = round(size * kind.aspect**0.5), round(size / kind.aspect**0.5)
+    width, height = round(size * thing.aspect**0.5), round(size / thing.aspect**0.5)
     canvas = Image.new("L", (width, height))
     pen = ImageDraw.Draw(canvas)
-    for op, numbers, paint in kind.shapes:
+    for op, numbers, paint in thing.shapes:
         _shape(pen, op, numbers, paint, width, height)
     if rng.random() < 0.5:
         canvas = canvas.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     canvas = canvas.rotate(float(rng.uniform(-10, 10)), expand=True)
     index = np.asarray(canvas)
-    main = np.clip(np.array(COLOURS[colour]) + rng.integers(-9, 10) + rng.integers(-5, 6, 3), 0, 255)
+    main = np.clip(np.array(_RGB[color]) + rng.integers(-9, 10) + rng.integers(-5, 6, 3), 0, 255)
     own = {"m": main, "d": main * 0.82, "l": main * 0.5 + 127}
-    table = np.array([(0, 0, 0), *(own.get(p, FIXED.get(p)) for p in PAINTS)], float)
+    table = np.array([(0, 0, 0), *(own.get(p, _FIXED.get(p)) for p in _PAINTS)], float)
     return index, table[index] * _texture(index.shape, rng)
 
 
@@ -153,10 +157,8 @@ def _texture(shape: tuple[int, ...], rng: np.random.Generator) -> Pixels:
     return factor[..., None]
 
 
-def background(
-    rng: np.random.Generator,
-) -> tuple[Pixels, NDArray[np.int32], list[str], int]:
-    """Colours, ids from 1 on, names of the stuff, and the row where the ground begins."""
+def draw_background(rng: np.random.Generator) -> tuple[Pixels, SegmentIds, list[str], int]:
+    """Colors, segment ids from 1, names of the stuff, and the row where the ground begins."""
     horizon = int(rng.integers(90, 150))
     y, x = _GRID
     indoors = rng.random() < 0.35
@@ -169,7 +171,7 @@ def background(
         if rng.random() < 0.4:
             names.append("curtain")
             side, reach = rng.random() < 0.5, int(rng.integers(40, 80))
-            masks.append((x < reach if side else x >= WIDTH - reach) & (y < horizon + 22))
+            masks.append((x < reach if side else x >= SCENE_WIDTH - reach) & (y < horizon + 22))
     else:
         grounds = ("grass", "sand", "water", "road", "snow", "field")
         first, second = (grounds[int(i)] for i in rng.permutation(len(grounds))[:2])
@@ -181,21 +183,21 @@ def background(
         if rng.random() < 0.5:
             names.append(second)
             bend = int(rng.integers(50, 75)) + 8 * np.sin(x / rng.uniform(15, 40))
-            masks.append(y > HEIGHT - bend)
-    ids, pixels = np.zeros((HEIGHT, WIDTH), np.int32), np.zeros((HEIGHT, WIDTH, 3), np.float32)
+            masks.append(y > SCENE_HEIGHT - bend)
+    ids, pixels = np.zeros((SCENE_HEIGHT, SCENE_WIDTH), np.int32), np.zeros((SCENE_HEIGHT, SCENE_WIDTH, 3), np.float32)
     for n, (name, mask) in enumerate(zip(names, masks, strict=True), 1):
         ids[mask], pixels[mask] = n, _stuff(name, y[mask], x[mask], rng)
     return pixels, ids, names, horizon + (30 if indoors else 0)
 
 
 def _stuff(name: str, y: Pixels, x: Pixels, rng: np.random.Generator) -> Pixels:
-    """One kind of stuff at the pixels (y, x): a shade times a pattern that tells it from others, (n, 3)."""
-    shades = SHADES[name]
+    """Stuff at the pixels (y, x): a shade times a pattern of its own, (n, 3)."""
+    shades = _SHADES[name]
     factor: Pixels
     base = np.array(shades[int(rng.integers(len(shades)))], np.float32) + rng.integers(-8, 9, 3)
     match name:
         case "sky":
-            factor = 0.9 + 0.25 * y / HEIGHT
+            factor = 0.9 + 0.25 * y / SCENE_HEIGHT
         case "grass":
             factor = 0.85 + 0.3 * (rng.random(y.shape, np.float32) > 0.6)
         case "sand":

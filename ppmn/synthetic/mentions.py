@@ -1,321 +1,227 @@
-"""Segments of a photo -> mentions: a noun with its article, number, colour and what is said of it."""
+"""Segments of an image -> mentions: a noun phrase with its article, amount, color and modifiers."""
 
-from collections import defaultdict
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-import numpy as np
+from ppmn.synthetic import templates
+from ppmn.synthetic.modifiers import SKIN_COLORS, Modifiers
+from ppmn.synthetic.nouns import NounForm, Word
+from ppmn.synthetic.regions import COLOR_NAMES, Region
+from ppmn.synthetic.vocabulary import Vocabulary
+from ppmn.synthetic.wording import Mention, NounPhrase, Piece, parse_template
 
-from ppmn.data.panoptic import Category
-from ppmn.synthetic.nouns import MANY, MASS, ONE, Lexicon, Word
-from ppmn.synthetic.regions import COLOURS, Region
-from ppmn.synthetic.wording import (
-    ALONE,
-    ANIMALS,
-    BACK,
-    GARMENTS,
-    GROUND,
-    HELD,
-    MANNER,
-    OUTDOORS,
-    PARTS,
-    PEOPLE,
-    RIDDEN,
-    ROLES,
-    SEATS,
-    SKIN,
-    SURFACES,
-    VEHICLES,
-    WATERS,
-    WORN,
-    Mention,
-    Noun,
-    Piece,
-    Wording,
-    unfold,
-)
+_ANY_FORM = (NounForm.SINGULAR, NounForm.PLURAL, NounForm.MASS)
 
 
 @dataclass
 class Mentioner:
-    """What can truly be said of one photo's segments; remembers what it called whom."""
+    """Mentions that are true of the segments of one image.
 
-    lexicon: Lexicon
-    regions: list[Region]
-    rng: np.random.Generator
-    exhaustive: bool
-    called: dict[tuple[int, ...], Word] = field(default_factory=dict)
+    `complete` says that everything the categories name is annotated: only then may a hypernym mean all
+    its segments.
+    """
+
+    vocabulary: Vocabulary
+    complete: bool
 
     def __post_init__(self) -> None:
-        self.wording = Wording(self.rng)
-        self.chance, self.one_of = self.wording.chance, self.wording.one_of
-        self.of: dict[int, list[Region]] = defaultdict(list)
-        for region in self.regions:
-            self.of[region.category.id].append(region)
-        self.by_id = {r.id: r for r in self.regions}
-        self.outdoors = any(self.name(r.category) in OUTDOORS for r in self.regions)
+        self.modifiers = Modifiers(self.vocabulary)
+        self.wording = self.vocabulary.wording
+        self.chance, self.choose = self.wording.chance, self.wording.choose
 
-    # words
-    def name(self, category: Category) -> str:
-        return self.lexicon.plain[category.id]
-
-    def reach(self, word: Word) -> list[Region]:
-        """Every segment here that the word may be said of."""
-        return [r for id in self.lexicon.covers(word) for r in self.of.get(id, ())]
-
-    def word(self, category: Category, *forms: str) -> Word | None:
-        """One of the category's words that no other category here shares."""
-        fits = [
-            w
-            for w in self.lexicon.words[category.id]
-            if w.form in forms and all(r.category.id == category.id for r in self.reach(w))
-        ]
-        return self.one_of(fits, [w.weight for w in fits]) if fits else None
-
-    def role(self, region: Region) -> Word | None:
-        """`surfer` for a person with a surfboard, now and then."""
-        if self.name(region.category) != "person" or not self.chance(0.3):
-            return None
-        roles = [ROLES[name] for r in self.reachable(region) if (name := self.name(r.category)) in ROLES]
-        return Word(self.one_of(self.one_of(roles)), ONE) if roles else None
-
-    def reachable(self, person: Region) -> list[Region]:
-        """What a person may hold or ride: its centre is within the person's box."""
-        x0, y0, x1, y1 = person.box
-        kinds = RIDDEN | HELD
-        return [
-            r for r in self.regions if x0 <= r.x <= x1 and y0 <= r.y <= y1 and self.name(r.category) in kinds
-        ]
-
-    # whole mentions
-    def category(self, id: int) -> list[Mention]:
+    def of_category(self, id: int) -> list[Mention]:
         """Mentions of a category's segments: one by one, some of them, or all at once."""
-        here = self.of[id]
-        stuff = not here[0].category.isthing
-        if stuff or (len(here) == 1 and here[0].crowd):
-            found = [self.unknown_number(here)]
-        elif len(here) == 1:
-            found = [self.single(here[0])]
+        regions = self.vocabulary.by_category[id]
+        stuff = not regions[0].category.isthing
+        if stuff or (len(regions) == 1 and regions[0].crowd):
+            found = [self.uncounted(regions)]
+        elif len(regions) == 1:
+            found = [self.single(regions[0])]
         else:
-            whole = min(0.15 + 0.1 * len(here), 0.75)
-            ways = [self.singles, self.all_of, self.side_of]
-            found = self.one_of(ways, [0.85 - whole, whole, 0.15])(here) or self.all_of(here)
+            all_at_once = min(0.15 + 0.1 * len(regions), 0.75)
+            ways = [self.one_by_one, self.all_of, self.of_one_side]
+            way = self.choose(ways, [0.85 - all_at_once, all_at_once, 0.15])
+            found = way(regions) or self.all_of(regions)
         return [m for m in found if m]
 
-    def unknown_number(self, here: list[Region]) -> Mention | None:
-        """Stuff, or one segment for any number of things."""
-        category = here[0].category
-        one = 0.85 if self.name(category) in ALONE else 0.5
-        forms = (ONE, MANY, MASS) if not category.isthing else (ONE if self.chance(one) else MANY, MASS)
-        word = self.word(category, *forms) or self.word(category, ONE, MANY, MASS)
+    def uncounted(self, regions: list[Region]) -> Mention | None:
+        """A mention of stuff, or of one segment with any number of things."""
+        category, name = regions[0].category, self.vocabulary.name(regions[0])
+        forms: tuple[NounForm, ...] = _ANY_FORM
+        if category.isthing:
+            single = self.chance(0.85 if name in templates.USUALLY_SINGLE else 0.5)
+            forms = (NounForm.SINGULAR if single else NounForm.PLURAL, NounForm.MASS)
+        word = self.vocabulary.word(category, *forms) or self.vocabulary.word(category, *_ANY_FORM)
         if word is None:
             return None
-        many = word.form == MANY
-        text = (self.wording.vague() if many else "") + self.wording.coloured(
-            here, self.name(category), word.text
+        plural = word.form == NounForm.PLURAL
+        amount = self.wording.vague_amount() if plural else ""
+        text = amount + self.wording.described(regions, name, word.text)
+        modifiers = self.modifiers.of(regions[0]) if len(regions) == 1 else ()
+        return self.mention(text, regions, word, plural, modifiers)
+
+    def single(self, region: Region, adjective: str = "", required_side: str = "") -> Mention | None:
+        """A mention of one segment, with an adjective or a side where that tells it from others."""
+        word = (
+            self.vocabulary.used.get((region.id,))
+            or self.vocabulary.role(region)
+            or self.vocabulary.word(region.category, NounForm.SINGULAR)
         )
-        return self.mention(text, here, word, many, self.extras(here[0]) if len(here) == 1 else ())
-
-    def single(self, region: Region, how: str = "", must: str = "") -> Mention | None:
-        word = self.called.get((region.id,)) or self.role(region) or self.word(region.category, ONE)
         if word is None:
             return None
-        extras = self.extras(region)
-        if how in COLOURS[1:] and self.name(region.category) in PEOPLE:
-            text, extras = word.text, unfold(f"wearing a [{how} {self.one_of(GARMENTS)}]")
-        elif how:
-            text = self.wording.tinted(how, word.text) if how in COLOURS else f"{how} {word.text}"
+        modifiers = self.modifiers.of(region)
+        name = self.vocabulary.name(region)
+        if adjective in COLOR_NAMES[1:] and name in templates.PEOPLE:
+            text = word.text
+            modifiers = parse_template(f"wearing a [{adjective} {self.choose(templates.GARMENTS)}]")
+        elif adjective in COLOR_NAMES[1:]:
+            text = self.wording.colored(adjective, word.text)
+        elif adjective:
+            text = f"{adjective} {word.text}"
         else:
-            text = self.wording.coloured([region], self.name(region.category), word.text)
-        return self.mention(text, [region], word, False, extras, must)
+            text = self.wording.described([region], name, word.text)
+        return self.mention(text, [region], word, False, modifiers, required_side)
 
-    def singles(self, here: list[Region]) -> list[Mention | None]:
-        """The largest few one by one, each told from the rest by colour, place or size."""
+    def one_by_one(self, regions: list[Region]) -> list[Mention | None]:
+        """The largest few one by one, each told from the rest by color, side or size."""
         found: list[Mention | None] = []
-        ranked = sorted(here, key=lambda r: -r.area)
-        for n, region in enumerate(ranked[: int(self.rng.integers(1, 4))]):
-            rivals = [r for r in here if r is not region]
-            if region.crowd or region.area < 0.08 * ranked[0].area:
+        by_size = sorted(regions, key=lambda r: -r.area)
+        for n, region in enumerate(by_size[: int(self.wording.rng.integers(1, 4))]):
+            others = [r for r in regions if r is not region]
+            if region.crowd or region.area < 0.08 * by_size[0].area:
                 continue
-            places = sorted(p for p in region.places if not any(r.near(p) for r in rivals))
-            colour = region.colour
-            apart = colour and max(r.colours[COLOURS.index(colour)] for r in rivals) < 0.2
-            apart = apart and not (colour in SKIN and self.name(region.category) in PEOPLE)
-            if apart and self.chance(0.6):
-                found.append(self.single(region, colour))
-            elif places:
-                again = bool(found) and self.chance(0.4)
-                found.append(self.single(region, "another" if again else "", self.one_of(places)))
-            elif n == 0 and region.area > 3 * ranked[1].area:
+            sides = sorted(s for s in region.sides if not any(r.may_be_on(s) for r in others))
+            if self.has_own_color(region, others) and self.chance(0.6):
+                found.append(self.single(region, region.color))
+            elif sides:
+                adjective = "another" if found and self.chance(0.4) else ""
+                found.append(self.single(region, adjective, self.choose(sides)))
+            elif n == 0 and region.area > 3 * by_size[1].area:
                 found.append(self.single(region, "big" if self.chance(0.15) else ""))
-            elif n == 1 and len(here) == 2 and found:
+            elif n == 1 and len(regions) == 2 and found:
                 found.append(self.single(region, "another"))
-        rest = [r for r in here if not any(m and r.id in m.nouns[0].ids for m in found)]
-        if found and len(rest) > 1 and self.chance(0.35) and (word := self.word(here[0].category, MANY)):
-            found.append(self.mention(f"other {word.text}", rest, word, True))
+        rest = [r for r in regions if not any(m and r.id in m.nouns[0].ids for m in found)]
+        if found and len(rest) > 1 and self.chance(0.35):
+            word = self.vocabulary.word(regions[0].category, NounForm.PLURAL)
+            if word:
+                found.append(self.mention(f"other {word.text}", rest, word, True))
         return found
 
-    def all_of(self, here: list[Region]) -> list[Mention | None]:
-        word = self.word(here[0].category, MANY)
-        return [self.several(word, here)] if word else []
+    def has_own_color(self, region: Region, others: list[Region]) -> bool:
+        """Whether its color tells it from the others."""
+        if not region.color:
+            return False
+        if region.color in SKIN_COLORS and self.vocabulary.name(region) in templates.PEOPLE:
+            return False
+        return max(r.color_fractions[COLOR_NAMES.index(region.color)] for r in others) < 0.2
 
-    def side_of(self, here: list[Region]) -> list[Mention | None]:
-        """`few people on the left`: those of one side, where nobody else could be meant."""
-        word = self.word(here[0].category, MANY)
-        for place in ("left", "right", "bottom", "top"):
-            those = [r for r in here if place in r.places]
-            if word and len(here) > len(those) > 1 and not any(r.near(place) for r in here if r not in those):
-                return [self.several(word, those, place)]
+    def all_of(self, regions: list[Region]) -> list[Mention | None]:
+        """One mention of all segments of a category."""
+        word = self.vocabulary.word(regions[0].category, NounForm.PLURAL)
+        return [self.several(word, regions)] if word else []
+
+    def of_one_side(self, regions: list[Region]) -> list[Mention | None]:
+        """`few people on the left`: those of one side, where no other could be meant."""
+        word = self.vocabulary.word(regions[0].category, NounForm.PLURAL)
+        for side in ("left", "right", "bottom", "top"):
+            chosen = [r for r in regions if side in r.sides]
+            ambiguous = any(r.may_be_on(side) for r in regions if r not in chosen)
+            if word and len(regions) > len(chosen) > 1 and not ambiguous:
+                return [self.several(word, chosen, side)]
         return []
 
-    def several(self, word: Word, those: list[Region], must: str = "") -> Mention:
-        counted = word.form == MANY and not any(r.crowd or not r.category.isthing for r in those)
-        name = self.name(those[0].category) if len({r.category.id for r in those}) == 1 else ""
-        amount = self.wording.amount(len(those), name) if counted else self.wording.vague()
-        amount = "" if word.form == MASS else amount
-        text = amount + self.wording.coloured(those, name, word.text)
-        return self.mention(text, those, word, word.form != MASS, self.extras(those[0], True), must)
+    def several(self, word: Word, regions: list[Region], required_side: str = "") -> Mention:
+        """One mention of several segments."""
+        counted = word.form == NounForm.PLURAL and not any(
+            r.crowd or not r.category.isthing for r in regions
+        )
+        one_category = len({r.category.id for r in regions}) == 1
+        name = self.vocabulary.name(regions[0]) if one_category else ""
+        amount = self.wording.amount(len(regions), name) if counted else self.wording.vague_amount()
+        mass = word.form == NounForm.MASS
+        text = ("" if mass else amount) + self.wording.described(regions, name, word.text)
+        modifiers = self.modifiers.of(regions[0], plural=True)
+        return self.mention(text, regions, word, not mass, modifiers, required_side)
 
-    def wider(self) -> list[Mention]:
-        """One mention by a word that means several categories here: `vehicles`, `bikes`, `walls`."""
-        options: list[tuple[Word, list[Region]]] = []
-        for words, members, unless in self.lexicon.wider if self.exhaustive else ():
-            those = [r for r in self.regions if r.category.id in members]
-            if those and not any(r.category.id in unless for r in self.regions):
-                alone = len(those) == 1 and not those[0].crowd and those[0].category.isthing
-                fits = [w for w in words if (w.form == ONE) == alone or w.form == MASS]
-                options += [(w, those) for w in fits]
-        for id in list(self.of):
-            for word in self.lexicon.words[id]:
-                reach = self.reach(word) if word.form == MANY else []
-                if len({r.category.id for r in reach}) > 1:
-                    options.append((word, reach))
+    def by_hypernym(self) -> list[Mention]:
+        """One mention by a word that means several categories of the image: `vehicles`, `bikes`, `walls`."""
+        options = self.hypernym_options() if self.complete else []
+        for id in list(self.vocabulary.by_category):
+            for word in self.vocabulary.lexicon.words[id]:
+                referents = self.vocabulary.referents(word) if word.form == NounForm.PLURAL else []
+                if len({r.category.id for r in referents}) > 1:
+                    options.append((word, referents))
         if not options:
             return []
-        word, those = self.one_of(options, [w.weight for w, _ in options])
-        if word.form == ONE:
-            return [
-                self.mention(
-                    self.wording.coloured(those, self.name(those[0].category), word.text), those, word, False
-                )
+        word, regions = self.choose(options, [w.weight for w, _ in options])
+        if word.form == NounForm.SINGULAR:
+            text = self.wording.described(regions, self.vocabulary.name(regions[0]), word.text)
+            return [self.mention(text, regions, word, False)]
+        return [self.several(word, sorted(regions, key=lambda r: -r.area))]
+
+    def hypernym_options(self) -> list[tuple[Word, list[Region]]]:
+        """Hypernyms that are true here, each with the segments it means."""
+        options: list[tuple[Word, list[Region]]] = []
+        for hypernym in self.vocabulary.lexicon.hypernyms:
+            regions = [r for r in self.vocabulary.regions if r.category.id in hypernym.members]
+            if not regions or any(r.category.id in hypernym.unless for r in self.vocabulary.regions):
+                continue
+            single = len(regions) == 1 and not regions[0].crowd and regions[0].category.isthing
+            options += [
+                (word, regions)
+                for word in hypernym.words
+                if (word.form == NounForm.SINGULAR) == single or word.form == NounForm.MASS
             ]
-        return [self.several(word, sorted(those, key=lambda r: -r.area))]
+        return options
 
     def absent(self) -> Mention | None:
-        """Something the source annotates that this photo does not show, nor anything called alike."""
-        here = {w.lemma for id in self.of for w in self.lexicon.words[id]}
-        missing = [id for id, words in self.lexicon.words.items() if not any(w.lemma in here for w in words)]
+        """A mention of a category that is not in the image, nor anything with the same noun."""
+        lexicon = self.vocabulary.lexicon
+        present = {w.lemma for id in self.vocabulary.by_category for w in lexicon.words[id]}
+        missing = [id for id, words in lexicon.words.items() if not any(w.lemma in present for w in words)]
         if not missing:
             return None
-        id = self.one_of(missing)
-        words = self.lexicon.words[id]
-        word = self.one_of(words, [w.weight for w in words])
-        category = self.lexicon.categories[id]
-        text = (self.wording.vague() if word.form == MANY else "") + word.text
-        noun = Noun(text, (), category.isthing, absent=True)
-        return Mention((*self.wording.article(text, word), noun), word.form == MANY)
+        id = self.choose(missing)
+        words = lexicon.words[id]
+        word = self.choose(words, [w.weight for w in words])
+        plural = word.form == NounForm.PLURAL
+        text = (self.wording.vague_amount() if plural else "") + word.text
+        noun = NounPhrase(text, (), lexicon.categories[id].isthing, absent=True)
+        return Mention((*self.wording.article(text, word), noun), plural)
 
-    # parts of a mention
     def mention(
         self,
         text: str,
-        those: list[Region],
+        regions: list[Region],
         word: Word,
-        many: bool,
-        extras: tuple[Piece, ...] = (),
-        must: str = "",
+        plural: bool,
+        modifiers: tuple[Piece, ...] = (),
+        required_side: str = "",
     ) -> Mention:
-        noun = Noun(text, tuple(r.id for r in those), those[-1].category.isthing)
-        self.called[noun.ids] = word
-        if extras[:1] == ("which is in",) and any(w in COLOURS for w in text.split()):
-            extras = ()
-        places = frozenset.intersection(*(r.places for r in those))
-        back = self.name(those[0].category) in BACK
-        article = self.wording.article(text, word, not those[0].category.isthing)
-        return Mention((*article, noun, *extras), many, places, must, back)
+        """A noun phrase for the regions with its article and modifiers."""
+        noun = NounPhrase(text, tuple(r.id for r in regions), regions[-1].category.isthing)
+        self.vocabulary.used[noun.ids] = word
+        if modifiers[:1] == ("which is in",) and any(w in COLOR_NAMES for w in text.split()):
+            modifiers = ()
+        sides = frozenset.intersection(*(r.sides for r in regions))
+        background = self.vocabulary.name(regions[0]) in templates.BACKGROUND
+        article = self.wording.article(text, word, not regions[0].category.isthing)
+        return Mention((*article, noun, *modifiers), plural, sides, required_side, background)
 
-    def extras(self, region: Region, many: bool = False) -> tuple[Piece, ...]:
-        """What may follow the noun: on what it stands, what is held or worn, a part of it."""
-        name, below = self.name(region.category), self.by_id.get(region.below)
-        under = self.name(below.category) if below else ""
-        if name in PEOPLE:
-            return self.person(region, below if under in SURFACES else None, many)
-        if below and self.chance(0.4):
-            verbs: tuple[str, ...] = ()
-            if name in VEHICLES and under in GROUND:
-                verbs = ("on", "parked on", "moving on")
-            elif name in ANIMALS and under in SURFACES:
-                verbs = ("standing on", "on", "lying on", "sitting on")
-            elif region.category.isthing and under in SURFACES:
-                verbs = ("on", "placed on", "kept on")
-            elif name == "boat" and under in WATERS:
-                verbs = ("on", "in", "floating on")
-            if verbs and (noun := self.beside(below)):
-                return (self.one_of(verbs), "the", noun)
-        if not many and region.colour not in ("", "black") and self.chance(0.05):
-            return ("which is in", region.colour, Noun("color"))
-        parts = [
-            p
-            for p in PARTS.get(name, ())
-            if not any(self.known(n) for n in unfold(p)) and not (many and " a " in p)
-        ]
-        return unfold(self.one_of(parts)) if parts and self.chance(0.35) else ()
-
-    def known(self, piece: Piece) -> bool:
-        """A noun that points to nothing must not name what the source annotates."""
-        return isinstance(piece, Noun) and self.lexicon.knows(
-            piece.text.removeprefix("some ").removeprefix("few ")
-        )
-
-    def beside(self, region: Region) -> Noun | None:
-        """The plain noun for another segment that can only mean it."""
-        word = self.called.get((region.id,)) or self.word(region.category, ONE, MASS)
-        if word is None or len(self.reach(word)) > 1 or (region.crowd and region.category.isthing):
-            return None
-        return Noun(word.text, (region.id,), region.category.isthing)
-
-    def person(self, region: Region, below: Region | None, many: bool) -> tuple[Piece, ...]:
-        said: tuple[Piece, ...] = ()
-        if not many and not region.crowd:
-            near = self.reachable(region)
-            if near and self.chance(0.5):
-                item = self.one_of(near)
-                rides = self.name(item.category) in RIDDEN and region.y < item.y
-                if (noun := self.held(item, near)) and (rides or self.name(item.category) in HELD):
-                    a = "an" if noun.text[0] in "aeiou" else "a"
-                    return (self.one_of(("riding", "on")) if rides else "holding", a, noun)
-        if self.chance(0.65):
-            verb = (
-                "sitting"
-                if below and self.name(below.category) in SEATS
-                else self.one_of(("standing", "walking", "standing", "sitting"))
-            )
-            said = (self.one_of(("is ", "")) * (not many) + verb,) if self.chance(0.6) else ()
-            if below and (noun := self.beside(below)):
-                said = (*said, "on", "the", noun)
-        if not many and self.chance(0.35):
-            best = max(range(1, len(COLOURS)), key=region.colours.__getitem__) if region.colours else 0
-            clear = best and COLOURS[best] not in SKIN and region.colours[best] > 0.3 and region.area > 400
-            tint = f"{COLOURS[best]} " if clear else ""
-            worn = f"a [{tint}{self.one_of(GARMENTS)}]" if tint or self.chance(0.5) else self.one_of(WORN)
-            said = (*said, *(("and",) if said else ()), "wearing", *unfold(worn))
-        return said
-
-    def held(self, item: Region, near: list[Region]) -> Noun | None:
-        """The noun for what a person has; the only one of its kind within the person's reach."""
-        word = self.word(item.category, ONE)
-        if word is None or item.crowd or sum(r.category.id == item.category.id for r in near) > 1:
-            return None
-        return Noun(word.text, (item.id,), item.category.isthing)
-
-    def again(self, mention: Mention) -> Noun | None:
-        """`man` for a later sentence, where the plain noun can only mean what it meant before."""
+    def second_noun(self, mention: Mention) -> NounPhrase | None:
+        """The plain noun for a later sentence, where it can only mean what it meant before."""
         noun = mention.nouns[0]
-        word = self.called.get(noun.ids)
-        alone = word is not None and {r.id for r in self.reach(word)} == set(noun.ids)
-        return replace(noun, text=word.text) if word and noun.isthing and alone else None
+        word = self.vocabulary.used.get(noun.ids)
+        if word is None or not noun.isthing:
+            return None
+        unambiguous = {r.id for r in self.vocabulary.referents(word)} == set(noun.ids)
+        return replace(noun, text=word.text) if unambiguous else None
 
-    def other(self) -> Mention:
-        """A noun that points to nothing, of a kind that this source does not annotate."""
-        options = [o for o in MANNER["others"] if not any(self.known(p) for p in unfold(o))]
-        pieces = unfold(self.one_of(options))
-        return Mention(pieces, isinstance(pieces[0], Noun))
+    def ungrounded(self) -> Mention:
+        """A noun phrase without a mask, for something that the data set does not annotate."""
+        options = [
+            template
+            for template in templates.UNGROUNDED
+            if not any(self.vocabulary.is_annotated(piece) for piece in parse_template(template))
+        ]
+        pieces = parse_template(self.choose(options))
+        return Mention(pieces, isinstance(pieces[0], NounPhrase))

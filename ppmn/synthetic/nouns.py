@@ -1,28 +1,36 @@
-"""How people call a category: `category_nouns.txt` read, fitted to the categories one source lists."""
+"""Nouns for categories: `category_nouns.txt`, fitted to the categories that one data set lists."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
 from ppmn.data.panoptic import Category
 
-ONE, MANY, MASS = "one", "many", "mass"
-IRREGULAR = {
+_IRREGULAR = {
     "people": "person", "persons": "person", "men": "man", "women": "woman", "children": "child",
     "knives": "knife", "mice": "mouse", "shelves": "shelf", "bookshelves": "bookshelf", "sheep": "sheep",
     "pairs of scissors": "scissors", "pair of scissors": "scissors", "chests of drawers": "chest of drawers",
 }  # fmt: skip
 
 
+class NounForm(StrEnum):
+    """Whether a noun means one thing, several, or something that is not counted."""
+
+    SINGULAR = "singular"
+    PLURAL = "plural"
+    MASS = "mass"
+
+
 @dataclass(frozen=True)
 class Word:
-    """A noun as it is said: `form` tells one thing, many things, or what is not counted."""
+    """A noun, its form, and how often it is used relative to others."""
 
     text: str
-    form: str
+    form: NounForm
     weight: float = 1.0
 
     @property
@@ -31,8 +39,8 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Wider:
-    """A word for several categories at once; exact only under `needs` and `unless`."""
+class _HypernymEntry:
+    """Words for several categories at once, used under the conditions `needs` and `unless`."""
 
     words: tuple[Word, ...]
     members: frozenset[str]
@@ -40,9 +48,18 @@ class Wider:
     unless: frozenset[str]
 
 
+@dataclass(frozen=True)
+class Hypernym:
+    """Words for several categories of one data set; not used in an image with one of `unless`."""
+
+    words: tuple[Word, ...]
+    members: frozenset[int]
+    unless: frozenset[int]
+
+
 def plural(text: str) -> str:
     """`wine glass` -> `wine glasses`."""
-    for many, one in IRREGULAR.items():
+    for many, one in _IRREGULAR.items():
         if text == one and many != "persons":
             return many
     if re.search(r"(s|x|z|ch|sh)$", text):
@@ -52,12 +69,12 @@ def plural(text: str) -> str:
 
 @cache
 def singular(text: str) -> str:
-    """`wine glasses` -> `wine glass`; a singular stays as it is."""
+    """`wine glasses` -> `wine glass`; a singular is not changed."""
     head, _, last = text.rpartition(" ")
-    if text in IRREGULAR:
-        return IRREGULAR[text]
-    if last in IRREGULAR:
-        last = IRREGULAR[last]
+    if text in _IRREGULAR:
+        return _IRREGULAR[text]
+    if last in _IRREGULAR:
+        last = _IRREGULAR[last]
     elif re.search(r"(ss|x|z|ch|sh)es$", last) or last == "buses":
         last = last[:-2]
     elif re.search(r"[^aeiou]ies$", last):
@@ -67,7 +84,7 @@ def singular(text: str) -> str:
     return f"{head} {last}".strip()
 
 
-def _words(column: str, form: str) -> list[Word]:
+def _words(column: str, form: NounForm) -> list[Word]:
     found = []
     for entry in column.split():
         text, _, weight = entry.partition("*")
@@ -77,17 +94,18 @@ def _words(column: str, form: str) -> list[Word]:
 
 
 def _forms(columns: str) -> tuple[Word, ...]:
-    """`singular | plural | mass`; where no plural is given, the singular words in the plural."""
-    one, many, mass = [*columns.split("|"), "", ""][:3]
-    ones, manys = _words(one, ONE), _words(many, MANY)
-    if not many.strip():
-        manys = [Word(plural(w.text), MANY, w.weight) for w in ones]
-    return (*ones, *manys, *_words(mass, MASS))
+    """`singular | plural | mass`; without a plural column, the plurals of the singular words."""
+    singular_column, plural_column, mass_column = [*columns.split("|"), "", ""][:3]
+    singulars = _words(singular_column, NounForm.SINGULAR)
+    plurals = _words(plural_column, NounForm.PLURAL)
+    if not plural_column.strip():
+        plurals = [Word(plural(w.text), NounForm.PLURAL, w.weight) for w in singulars]
+    return (*singulars, *plurals, *_words(mass_column, NounForm.MASS))
 
 
 @cache
-def _tables() -> tuple[dict[str, tuple[Word, ...]], tuple[Wider, ...]]:
-    names, wider = {}, []
+def _tables() -> tuple[dict[str, tuple[Word, ...]], tuple[_HypernymEntry, ...]]:
+    nouns, hypernyms = {}, []
     for line in Path(__file__).with_name("category_nouns.txt").read_text(encoding="utf-8").splitlines():
         name, equals, rest = line.partition(" = ")
         if not equals or name.startswith("#"):
@@ -97,59 +115,60 @@ def _tables() -> tuple[dict[str, tuple[Word, ...]], tuple[Wider, ...]]:
                 r"(.*?) of (.*?) needs (.*?)(?: unless (.*))?", rest
             ).groups("")
             sets = [frozenset(w.replace("_", " ") for w in s.split()) for s in (members, needs, unless)]
-            wider.append(Wider(_forms(columns), *sets))
+            hypernyms.append(_HypernymEntry(_forms(columns), *sets))
         else:
-            names[name] = _forms(rest)
-    return names, tuple(wider)
+            nouns[name] = _forms(rest)
+    return nouns, tuple(hypernyms)
 
 
-def plain(name: str) -> str:
-    """A category's name as the tables know it: `sky-other-merged` -> `sky`."""
+def base_name(name: str) -> str:
+    """The name of a category as the table has it: `sky-other-merged` -> `sky`."""
     name = name.lower().strip()
     while name not in _tables()[0] and (cut := re.sub(r"-(merged|other|stuff)$", "", name)) != name:
         name = cut
     return name if name in _tables()[0] else re.sub(r"[-_\s]+", " ", name)
 
 
-def _own_words(category: Category) -> tuple[Word, ...]:
-    known = _tables()[0].get(plain(category.name))
-    if known:
-        return known
-    names = [plain(category.name), *(s.lower() for s in category.synonyms)]
+def _words_of(category: Category) -> tuple[Word, ...]:
+    listed = _tables()[0].get(base_name(category.name))
+    if listed:
+        return listed
+    names = [base_name(category.name), *(s.lower() for s in category.synonyms)]
     return _forms(" ".join(n.replace(" ", "_") for n in names) + ("" if category.isthing else " | -"))
 
 
 class Lexicon:
-    """The words for the categories of one source, and what each of them covers there.
+    """The nouns for the categories of one data set, by category id, and its hypernyms.
 
-    `words[id]` are a category's own words, `wider` the words for several categories whose
-    members this source annotates fully. `covers(word)` is every category the word is said of.
+    A hypernym is kept where the data set annotates all the categories that it needs.
     """
 
     def __init__(self, categories: Mapping[int, Category]) -> None:
         self.categories = dict(categories)
-        self.words = {c.id: _own_words(c) for c in categories.values()}
-        self.plain = {c.id: plain(c.name) for c in categories.values()}
+        self.words = {c.id: _words_of(c) for c in categories.values()}
+        self.names = {c.id: base_name(c.name) for c in categories.values()}
         by_name: dict[str, set[int]] = defaultdict(set)
-        for id, name in self.plain.items():
+        for id, name in self.names.items():
             by_name[name].add(id)
 
-        def of(names: Iterable[str]) -> frozenset[int]:
+        def ids(names: Iterable[str]) -> frozenset[int]:
             return frozenset(i for n in names for i in by_name.get(n, ()))
 
-        self.wider = tuple(
-            (w.words, of(w.members), of(w.unless)) for w in _tables()[1] if all(n in by_name for n in w.needs)
+        self.hypernyms = tuple(
+            Hypernym(entry.words, ids(entry.members), ids(entry.unless))
+            for entry in _tables()[1]
+            if all(name in by_name for name in entry.needs)
         )
-        self._covers: dict[str, set[int]] = defaultdict(set)
+        self._by_lemma: dict[str, set[int]] = defaultdict(set)
         for id, words in self.words.items():
             for word in words:
-                self._covers[word.lemma].add(id)
+                self._by_lemma[word.lemma].add(id)
 
-    def covers(self, word: Word) -> set[int]:
-        """Categories of the source the word may mean; a wider word is met with its members."""
-        return self._covers.get(word.lemma, set())
+    def category_ids(self, word: Word) -> set[int]:
+        """The categories that a word may mean, hypernyms apart."""
+        return self._by_lemma.get(word.lemma, set())
 
-    def knows(self, text: str) -> bool:
-        """Whether the noun could be meant as something annotated in this source."""
+    def covers(self, text: str) -> bool:
+        """Whether a noun may mean something that this data set annotates."""
         lemma = singular(text)
-        return lemma in self._covers or any(lemma == w.lemma for ws, _, _ in self.wider for w in ws)
+        return lemma in self._by_lemma or any(lemma == w.lemma for h in self.hypernyms for w in h.words)

@@ -1,4 +1,4 @@
-"""What the masks and the pixels say of each segment: size, place, colour, what it stands on."""
+"""What masks and pixels show of each segment: size, place, color, and the segment below it."""
 
 import colorsys
 from collections.abc import Mapping
@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ppmn.data.panoptic import Category, PanopticImage
+from ppmn.types import SegmentIds
 
-COLOURS = (
+COLOR_NAMES = (
     "",
     "white",
     "black",
@@ -24,73 +25,76 @@ COLOURS = (
     "pink",
     "brown",
 )
-AGREE = 0.6  # share of a mask's pixels that must have one colour before it is said
-SMALL = 150  # pixels under which no colour is said
-SIDE = 0.4  # "on the left" = centre in the left 40 %
-PLACES = ("left", "right", "top", "bottom", "middle")
+SIDES = ("left", "right", "top", "bottom", "middle")
+_MIN_COLOR_FRACTION = 0.6  # of a mask's pixels that must have one color before it is named
+_MIN_COLOR_AREA = 150  # pixels; no color is named below it
+_SIDE = 0.4  # "on the left" = center in the left 40 %
 
 
 @dataclass(frozen=True)
 class Region:
-    """One segment as it lies in the photo; x, y and box are shares of width and height."""
+    """One segment in its image; x, y and box are fractions of width and height."""
 
     id: int
     category: Category
     crowd: bool
     area: int
-    share: float
+    area_fraction: float
     x: float
     y: float
     box: tuple[float, float, float, float]  # x0, y0, x1, y1
-    colours: tuple[float, ...]  # share of the pixels under the mask, by COLOURS
-    below: int  # id of the segment under its lower edge, 0 if none
+    color_fractions: tuple[float, ...]  # of the pixels under the mask, by COLOR_NAMES; empty without pixels
+    below: int  # id of the segment under its lower border, 0 if none
 
     @property
-    def colour(self) -> str:
-        """The colour its pixels agree on, or nothing."""
-        best = max(range(len(self.colours)), key=self.colours.__getitem__) if self.colours else 0
-        return COLOURS[best] if best and self.area >= SMALL and self.colours[best] >= AGREE else ""
+    def color(self) -> str:
+        """The color of most of its pixels, or nothing."""
+        if not self.color_fractions or self.area < _MIN_COLOR_AREA:
+            return ""
+        best = max(range(len(COLOR_NAMES)), key=self.color_fractions.__getitem__)
+        return COLOR_NAMES[best] if self.color_fractions[best] >= _MIN_COLOR_FRACTION else ""
 
     @property
-    def two_colours(self) -> tuple[str, ...]:
-        """Two colours that share the mask between them, or nothing."""
-        if self.area < SMALL or not self.category.isthing or not self.colours:
+    def two_colors(self) -> tuple[str, ...]:
+        """Two colors that make up the mask between them, or nothing."""
+        if self.area < _MIN_COLOR_AREA or not self.category.isthing or not self.color_fractions:
             return ()
-        second, first = sorted(range(1, len(COLOURS)), key=self.colours.__getitem__)[-2:]
-        shared = self.colours[second] >= 0.25 and self.colours[first] + self.colours[second] >= 0.7
-        return (COLOURS[first], COLOURS[second]) if shared else ()
+        fractions = self.color_fractions
+        second, first = sorted(range(1, len(COLOR_NAMES)), key=fractions.__getitem__)[-2:]
+        both = fractions[second] >= 0.25 and fractions[first] + fractions[second] >= 0.7
+        return (COLOR_NAMES[first], COLOR_NAMES[second]) if both else ()
 
     @property
-    def centres(self) -> tuple[tuple[float, float], tuple[float, float]]:
-        """Of the mask and of its box: a place is said where both agree."""
+    def centers(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """The centers of the mask and of its box."""
         x0, y0, x1, y1 = self.box
         return (self.x, self.y), ((x0 + x1) / 2, (y0 + y1) / 2)
 
     @property
-    def places(self) -> frozenset[str]:
-        """Every place word that holds."""
-        first, second = (_places(x, y) for x, y in self.centres)
+    def sides(self) -> frozenset[str]:
+        """The sides of the image it is on, by both centers."""
+        first, second = (_sides(x, y) for x, y in self.centers)
         wide = self.box[2] - self.box[0] > 0.75
         return (first & second) - ({"left", "right"} if wide else set())
 
-    def near(self, place: str) -> bool:
-        """Whether somebody might say the place of it."""
-        return any(place in _places(x, y) for x, y in self.centres)
+    def may_be_on(self, side: str) -> bool:
+        """Whether one of its centers is on that side."""
+        return any(side in _sides(x, y) for x, y in self.centers)
 
 
-def _places(x: float, y: float) -> frozenset[str]:
-    held = {
-        "left": x < SIDE,
-        "right": x > 1 - SIDE,
-        "top": y < SIDE,
-        "bottom": y > 1 - SIDE,
+def _sides(x: float, y: float) -> frozenset[str]:
+    holds = {
+        "left": x < _SIDE,
+        "right": x > 1 - _SIDE,
+        "top": y < _SIDE,
+        "bottom": y > 1 - _SIDE,
         "middle": 0.3 < x < 0.7 and 0.3 < y < 0.7,
     }
-    return frozenset(p for p, h in held.items() if h)
+    return frozenset(side for side, true in holds.items() if true)
 
 
-def _colour_of(r: int, g: int, b: int) -> int:
-    """Index of a colour's name in COLOURS, 0 where people would not agree."""
+def _color_index(r: int, g: int, b: int) -> int:
+    """Index of a color in COLOR_NAMES, 0 where people would not agree on its name."""
     h, s, v = colorsys.rgb_to_hsv(r / 255, g / 255, b / 255)
     hue = h * 360
     if v < 0.2 or (v < 0.28 and s < 0.35):
@@ -114,63 +118,66 @@ def _colour_of(r: int, g: int, b: int) -> int:
         name = "purple" if s > 0.25 and v > 0.25 and hue > 262 else ""
     else:
         name = "pink" if s > 0.2 and v > 0.55 else ""
-    return COLOURS.index(name)
+    return COLOR_NAMES.index(name)
 
 
 @cache
-def _colour_table() -> NDArray[np.uint8]:
-    """Colour name of every RGB triple at 5 bits a channel."""
+def _color_table() -> NDArray[np.uint8]:
+    """Color index of every RGB triple at 5 bits per channel."""
     levels = range(4, 256, 8)
-    return np.array([_colour_of(r, g, b) for r in levels for g in levels for b in levels], np.uint8)
+    return np.array([_color_index(r, g, b) for r in levels for g in levels for b in levels], np.uint8)
 
 
-def colour_codes(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Index into COLOURS of every pixel, (H, W)."""
-    five = (pixels >> 3).astype(np.int32)
-    return _colour_table()[(five[..., 0] << 10) | (five[..., 1] << 5) | five[..., 2]]
+def color_indices(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Index into COLOR_NAMES of every pixel, (H, W)."""
+    five_bits = (pixels >> 3).astype(np.int32)
+    return _color_table()[(five_bits[..., 0] << 10) | (five_bits[..., 1] << 5) | five_bits[..., 2]]
 
 
-def _spans(counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
-    """Centre, first and last of each row of (n, L) counts, as shares of L."""
-    length, held = counts.shape[1], counts > 0
-    centre = (counts @ (np.arange(length) + 0.5)) / np.maximum(counts.sum(1), 1)
-    first, last = held.argmax(1), length - held[:, ::-1].argmax(1)
-    return centre / length, first / length, last / length
+def _extents(counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
+    """Center, first and last of each row of (n, L) counts, as fractions of L."""
+    length, nonzero = counts.shape[1], counts > 0
+    center = (counts @ (np.arange(length) + 0.5)) / np.maximum(counts.sum(1), 1)
+    first, last = nonzero.argmax(1), length - nonzero[:, ::-1].argmax(1)
+    return center / length, first / length, last / length
 
 
-def _index(ids: NDArray[np.int32], known: list[int]) -> NDArray[np.int32]:
-    """Number from 1 of each pixel's segment in `known`; by remainders, for ids reach 2^24."""
+def _positions(ids: SegmentIds, listed: list[int]) -> NDArray[np.int32]:
+    """Position from 1 of each pixel's segment in `listed`, 0 for others.
+
+    Looked up by remainders, since ids reach 2^24.
+    """
     size = 1021
-    while len({id % size for id in known}) < len(known):
+    while len({id % size for id in listed}) < len(listed):
         size += 2
-    table, keys = np.zeros(size, np.int32), np.array([-1, *known], np.int32)
-    for n, id in enumerate(known, 1):
+    table, keys = np.zeros(size, np.int32), np.array([-1, *listed], np.int32)
+    for n, id in enumerate(listed, 1):
         table[id % size] = n
-    index = table[ids % size]
-    return np.where(keys[index] == ids, index, 0)
+    positions = table[ids % size]
+    return np.where(keys[positions] == ids, positions, 0)
 
 
-def regions(
+def find_regions(
     image: PanopticImage,
     categories: Mapping[int, Category],
-    ids: NDArray[np.int32],
+    ids: SegmentIds,
     pixels: NDArray[np.uint8] | None,
 ) -> list[Region]:
-    """One Region a segment that has pixels in `ids`, in the order of the annotation."""
+    """One region per segment that has pixels in `ids`, in the order of the annotation."""
     height, width = ids.shape
-    known = [s for s in image.segments if s.category_id in categories]
-    index = _index(ids, [s.id for s in known])  # (H, W), 0 = unlabelled
-    rows = len(known) + 1
-    columns = np.bincount((index * width + np.arange(width)).ravel(), minlength=rows * width)
-    lines = np.bincount((index * height + np.arange(height)[:, None]).ravel(), minlength=rows * height)
-    x, x0, x1 = _spans(columns.reshape(rows, width))
-    y, y0, y1 = _spans(lines.reshape(rows, height))
+    segments = [s for s in image.segments if s.category_id in categories]
+    positions = _positions(ids, [s.id for s in segments])  # (H, W)
+    rows = len(segments) + 1
+    columns = np.bincount((positions * width + np.arange(width)).ravel(), minlength=rows * width)
+    lines = np.bincount((positions * height + np.arange(height)[:, None]).ravel(), minlength=rows * height)
+    x, x0, x1 = _extents(columns.reshape(rows, width))
+    y, y0, y1 = _extents(lines.reshape(rows, height))
     areas = columns.reshape(rows, width).sum(1)
-    shares = np.zeros((rows, 0))
+    fractions = np.zeros((rows, 0))
     if pixels is not None:
-        k = len(COLOURS)
-        counts = np.bincount((index * k + colour_codes(pixels)).ravel(), minlength=rows * k).reshape(rows, k)
-        shares = counts / np.maximum(areas, 1)[:, None]
+        k = len(COLOR_NAMES)
+        counts = np.bincount((positions * k + color_indices(pixels)).ravel(), minlength=rows * k)
+        fractions = counts.reshape(rows, k) / np.maximum(areas, 1)[:, None]
     return [
         Region(
             segment.id,
@@ -181,20 +188,20 @@ def regions(
             float(x[n]),
             float(y[n]),
             box := (float(x0[n]), float(y0[n]), float(x1[n]), float(y1[n])),
-            tuple(shares[n].tolist()),
+            tuple(fractions[n].tolist()),
             _below(ids, segment.id, box),
         )
-        for n, segment in enumerate(known, 1)
+        for n, segment in enumerate(segments, 1)
         if areas[n]
     ]
 
 
-def _below(ids: NDArray[np.int32], own: int, box: tuple[float, float, float, float]) -> int:
-    """The other segment met most often just under the middle of the lower edge."""
+def _below(ids: SegmentIds, own: int, box: tuple[float, float, float, float]) -> int:
+    """The segment with most pixels just under the middle of the lower border."""
     height, width = ids.shape
     y = min(int(box[3] * height) + 2, height - 1)
     x0, x1 = box[0] * 0.7 + box[2] * 0.3, box[0] * 0.3 + box[2] * 0.7
-    met = ids[y, int(x0 * width) : int(x1 * width) + 1]
-    met = met[(met != own) & (met > 0)]
-    values, counts = np.unique(met, return_counts=True)
-    return int(values[counts.argmax()]) if met.size else 0
+    below = ids[y, int(x0 * width) : int(x1 * width) + 1]
+    below = below[(below != own) & (below > 0)]
+    values, counts = np.unique(below, return_counts=True)
+    return int(values[counts.argmax()]) if below.size else 0

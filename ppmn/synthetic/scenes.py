@@ -1,107 +1,124 @@
-"""Drawn scenes with exact masks and true narratives: a data set from nothing."""
+"""Drawn scenes with exact masks and true captions: a data set from scratch."""
 
 import zlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
-from ppmn.data.panoptic import Category, PanopticImage, Segment
+from ppmn.data.panoptic import Category, PanopticImage, Segment, panoptic_file
 from ppmn.errors import InputError
-from ppmn.synthetic.drawing import HEIGHT, STUFF, WIDTH, Kind, Pixels, background, kinds, thing
-from ppmn.synthetic.narrator import Narrator, png_entry, write_json
+from ppmn.files import make_folder, write_json
+from ppmn.images import ids_to_rgb
+from ppmn.synthetic.drawing import (
+    SCENE_HEIGHT,
+    SCENE_STUFF,
+    SCENE_WIDTH,
+    Pixels,
+    SceneThing,
+    draw_background,
+    draw_thing,
+    scene_things,
+)
+from ppmn.synthetic.narrate import narrative_entry
+from ppmn.synthetic.narrator import Narrator
+from ppmn.types import SegmentIds
 
-FEWEST, MOST = 5, 12  # things in a scene
-VISIBLE = 0.65  # share of a thing that may not be covered by others
+_MIN_THINGS, _MAX_THINGS = 5, 12
+_MIN_VISIBLE = 0.65  # fraction of a thing that others may not cover
+_TRIES = 8  # places for one thing
 
 
 @dataclass(frozen=True)
 class Scene:
+    """A drawn image with its segments."""
+
     pixels: NDArray[np.uint8]  # (H, W, 3)
-    ids: NDArray[np.int32]  # (H, W)
+    ids: SegmentIds  # (H, W)
     segments: tuple[Segment, ...]
 
 
 @cache
-def categories() -> dict[int, Category]:
-    """Things from 1 on, stuff after them."""
-    names = [(k.name, True) for k in kinds()] + [(s, False) for s in STUFF]
+def scene_categories() -> dict[int, Category]:
+    """The categories of scenes by id: things from 1, then stuff."""
+    names = [(thing.name, True) for thing in scene_things()] + [(name, False) for name in SCENE_STUFF]
     return {n: Category(n, name, isthing) for n, (name, isthing) in enumerate(names, 1)}
 
 
 def draw_scene(rng: np.random.Generator) -> Scene:
-    """Two to four kinds of stuff, and 5 to 12 things in front of it, some of one kind."""
-    pixels, ids, stuff, horizon = background(rng)
-    numbers = {c.name: c.id for c in categories().values()}
-    segment_kinds = {n: numbers[name] for n, name in enumerate(stuff, 1)}
+    """Two to four regions of stuff, and 5 to 12 things in front of them, some of one category."""
+    pixels, ids, stuff, horizon = draw_background(rng)
+    category_ids = {c.name: c.id for c in scene_categories().values()}
+    segments = {n: category_ids[name] for n, name in enumerate(stuff, 1)}
     sizes: dict[int, int] = {}
-    cast = _cast(rng, int(rng.integers(6, MOST + 1)))
-    while cast or len(sizes) < FEWEST:
-        kind, colour = (cast or _cast(rng, 1)).pop()
-        for _ in range(8):
-            index, rgb = thing(kind, colour, rng)
-            id = len(segment_kinds) + 1
-            if _place(pixels, ids, index, rgb, id, sizes, kind, horizon, rng):
-                segment_kinds[id], sizes[id] = numbers[kind.name], int((index > 0).sum())
+    things = _choose_things(rng, int(rng.integers(6, _MAX_THINGS + 1)))
+    while things or len(sizes) < _MIN_THINGS:
+        thing, color = (things or _choose_things(rng, 1)).pop()
+        for _ in range(_TRIES):
+            index, rgb = draw_thing(thing, color, rng)
+            id = len(segments) + 1
+            if _place(pixels, ids, index, rgb, id, sizes, thing, horizon, rng):
+                segments[id], sizes[id] = category_ids[thing.name], int((index > 0).sum())
                 break
-    light = rng.uniform(0.92, 1.06) + np.linspace(-0.05, 0.05, WIDTH)[:, None] * rng.choice((-1, 1))
-    noise = rng.integers(-5, 6, (HEIGHT, WIDTH, 1), np.int8)
-    photo = np.clip(pixels * light.astype(np.float32) + noise, 0, 255).astype(np.uint8)
-    return Scene(photo, ids, _segments(ids, segment_kinds))
+    light = rng.uniform(0.92, 1.06) + np.linspace(-0.05, 0.05, SCENE_WIDTH)[:, None] * rng.choice((-1, 1))
+    noise = rng.integers(-5, 6, (SCENE_HEIGHT, SCENE_WIDTH, 1), np.int8)
+    image = np.clip(pixels * light.astype(np.float32) + noise, 0, 255).astype(np.uint8)
+    return Scene(image, ids, _segments(ids, segments))
 
 
-def _cast(rng: np.random.Generator, wanted: int) -> list[tuple[Kind, str]]:
-    """Kinds and colours; most scenes have two or three of a kind, in different colours if it has any."""
-    cast: list[tuple[Kind, str]] = []
-    for n in rng.permutation(len(kinds())):
-        kind = kinds()[int(n)]
-        copies = min(int(rng.choice((1, 2, 3), p=(0.62, 0.3, 0.08))), wanted - len(cast))
-        names = list(dict.fromkeys(kind.colours))
-        order = [names[int(i) % len(names)] for i in rng.permutation(max(len(names), copies))]
+def _choose_things(rng: np.random.Generator, count: int) -> list[tuple[SceneThing, str]]:
+    """Things and their colors; most scenes have two or three of a category, if possible in other colors."""
+    chosen: list[tuple[SceneThing, str]] = []
+    for n in rng.permutation(len(scene_things())):
+        thing = scene_things()[int(n)]
+        copies = min(int(rng.choice((1, 2, 3), p=(0.62, 0.3, 0.08))), count - len(chosen))
+        names = list(dict.fromkeys(thing.colors))
+        colors = [names[int(i) % len(names)] for i in rng.permutation(max(len(names), copies))]
         if copies > 1 and rng.random() < 0.2:
-            order = [order[0]] * copies
-        cast += [(kind, order[c]) for c in range(copies)]
-        if len(cast) >= wanted:
+            colors = [colors[0]] * copies
+        chosen += [(thing, color) for color in colors[:copies]]
+        if len(chosen) >= count:
             break
-    return [cast[int(i)] for i in rng.permutation(len(cast))]
+    return [chosen[int(i)] for i in rng.permutation(len(chosen))]
 
 
 def _place(
     pixels: Pixels,
-    ids: NDArray[np.int32],
+    ids: SegmentIds,
     index: NDArray[np.uint8],
     rgb: Pixels,
     id: int,
     sizes: dict[int, int],
-    kind: Kind,
+    thing: SceneThing,
     horizon: int,
     rng: np.random.Generator,
 ) -> bool:
-    """Draw the thing somewhere in its zone, unless it would hide too much of another."""
+    """Draw a thing at a random place of its zone, unless it would hide too much of another."""
     height, width = index.shape
-    low, high = {"sky": (0, horizon - height // 2), "ground": (horizon - height // 2, HEIGHT - height)}.get(
-        kind.zone, (0, HEIGHT - height)
-    )
-    y = int(rng.integers(max(low, 0), max(high, low, 0) + 1))
-    y, x = min(y, HEIGHT - height), int(rng.integers(0, WIDTH - width + 1))
-    frame, mask = ids[y : y + height, x : x + width], index > 0
-    covered = np.bincount(frame[mask], minlength=id)
+    bottom = SCENE_HEIGHT - height
+    zones = {"sky": (0, horizon - height // 2), "ground": (horizon - height // 2, bottom)}
+    low, high = zones.get(thing.zone, (0, bottom))
+    y = min(int(rng.integers(max(low, 0), max(high, low, 0) + 1)), bottom)
+    x = int(rng.integers(0, SCENE_WIDTH - width + 1))
+    window, mask = ids[y : y + height, x : x + width], index > 0
+    covered = np.bincount(window[mask], minlength=id)
     for other, size in sizes.items():
-        left = int((ids == other).sum()) - int(covered[other]) if covered[other] else size
-        if left < VISIBLE * size:
+        visible = int((ids == other).sum()) - int(covered[other]) if covered[other] else size
+        if visible < _MIN_VISIBLE * size:
             return False
-    frame[mask] = id
+    window[mask] = id
     pixels[y : y + height, x : x + width][mask] = rgb[mask]
     return True
 
 
-def _segments(ids: NDArray[np.int32], kinds_of: dict[int, int]) -> tuple[Segment, ...]:
+def _segments(ids: SegmentIds, category_ids: dict[int, int]) -> tuple[Segment, ...]:
     found = []
-    for id, category in kinds_of.items():
+    for id, category in category_ids.items():
         rows, columns = np.nonzero((ids == id).any(1))[0], np.nonzero((ids == id).any(0))[0]
         if rows.size:
             x, y = int(columns[0]), int(rows[0])
@@ -110,36 +127,41 @@ def _segments(ids: NDArray[np.int32], kinds_of: dict[int, int]) -> tuple[Segment
     return tuple(found)
 
 
-def write_scenes(out: Path, count: int, split: str = "train", seed: int = 0) -> None:
-    """A data set in the official layout; the same seed, split and index draw the same scene."""
-    annotations = out / "annotations"
-    if (annotations / f"panoptic_{split}.json").exists():
-        raise InputError(f"{out} already has a split {split!r}: choose another folder or --split")
+def write_scenes(out: Path, count: int, *, split: str = "train", seed: int = 0) -> None:
+    """Write a data set in the layout of COCO; seed, split and index determine a scene."""
+    if panoptic_file(out, split).exists():
+        raise InputError(f"{out} already has a split {split!r}: choose another folder or split")
     if count < 1:
-        raise InputError(f"--count must be at least 1, not {count}")
-    photos, pngs = out / "images" / split, annotations / "panoptic_segmentation" / split
-    try:
-        photos.mkdir(parents=True, exist_ok=True)
-        pngs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{out} cannot be written ({error})") from error
-    narrator = Narrator(categories(), grounded=8)
+        raise InputError(f"the number of scenes must be at least 1, not {count}")
+    annotations = out / "annotations"
+    image_folder = make_folder(out / "images" / split)
+    png_folder = make_folder(annotations / "panoptic_segmentation" / split)
+    narrator = Narrator(scene_categories(), grounded=8)
     images, infos, narratives = [], [], []
     for n in tqdm(range(count), unit="scene", desc=f"{out.name}:{split}"):
         rng = np.random.default_rng((seed, zlib.crc32(split.encode()), n))
-        scene, name = draw_scene(rng), f"{n:06d}"
-        Image.fromarray(scene.pixels).save(photos / f"{name}.jpg", quality=95, subsampling=0)
-        rgb = np.stack([scene.ids, np.zeros_like(scene.ids), np.zeros_like(scene.ids)], -1).astype(np.uint8)
-        Image.fromarray(rgb).save(pngs / f"{name}.png", compress_level=4)
-        image = PanopticImage(n, photos / f"{name}.jpg", pngs / f"{name}.png", HEIGHT, WIDTH, scene.segments)
-        narratives.append(png_entry(n, narrator(image, scene.ids, scene.pixels, rng)))
-        images.append({"id": n, "file_name": f"{name}.jpg", "height": HEIGHT, "width": WIDTH})
-        info = [
-            {"id": s.id, "category_id": s.category_id, "area": s.area, "bbox": s.bbox, "iscrowd": 0}
-            for s in scene.segments
-        ]
-        infos.append({"image_id": n, "file_name": f"{name}.png", "segments_info": info})
-    listed = [{"id": c.id, "name": c.name, "isthing": int(c.isthing)} for c in categories().values()]
+        scene = draw_scene(rng)
+        file, png = image_folder / f"{n:06d}.jpg", png_folder / f"{n:06d}.png"
+        Image.fromarray(scene.pixels).save(file, quality=95, subsampling=0)
+        Image.fromarray(ids_to_rgb(scene.ids)).save(png, compress_level=4)
+        image = PanopticImage(n, file, png, SCENE_HEIGHT, SCENE_WIDTH, scene.segments)
+        narratives.append(narrative_entry(n, narrator(image, scene.ids, scene.pixels, rng)))
+        images.append({"id": n, "file_name": file.name, "height": SCENE_HEIGHT, "width": SCENE_WIDTH})
+        segments = [_segment_entry(s) for s in scene.segments]
+        infos.append({"image_id": n, "file_name": png.name, "segments_info": segments})
+    categories = [
+        {"id": c.id, "name": c.name, "isthing": int(c.isthing)} for c in scene_categories().values()
+    ]
     write_json(annotations / f"png_coco_{split}.json", narratives)
-    content = {"images": images, "annotations": infos, "categories": listed}
-    write_json(annotations / f"panoptic_{split}.json", content)
+    content = {"images": images, "annotations": infos, "categories": categories}
+    write_json(panoptic_file(out, split), content)
+
+
+def _segment_entry(segment: Segment) -> dict[str, Any]:
+    return {
+        "id": segment.id,
+        "category_id": segment.category_id,
+        "area": segment.area,
+        "bbox": segment.bbox,
+        "iscrowd": 0,
+    }

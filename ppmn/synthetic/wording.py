@@ -1,46 +1,24 @@
-"""The wording of a mention: articles, amounts, colours, and the tables of the manner."""
+"""The wording of a mention: random choices, articles, amounts, colors and adjectives."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
-from ppmn.synthetic.nouns import ONE, Word
+from ppmn.synthetic import templates
+from ppmn.synthetic.nouns import NounForm, Word
 from ppmn.synthetic.regions import Region
 
-T = TypeVar("T")
-SKIN = ("brown", "pink", "orange")  # not said of what people wear
-DULL = ("black", "grey", "brown")  # the shade makes them; people say them less
-NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-MANNER: dict[str, Any] = json.loads(Path(__file__).with_name("templates.json").read_text(encoding="utf-8"))
-
-
-def _kinds(*names: str) -> frozenset[str]:
-    return frozenset(kind for name in names for kind in MANNER[name])
-
-
-ALONE = _kinds("alone")  # mostly one in a photo
-ANIMALS, PEOPLE, VEHICLES = _kinds("animals"), _kinds("people"), _kinds("vehicles")
-OUTDOORS = _kinds("outdoors")  # what shows that a photo is taken outside
-BACK = _kinds("back")  # mostly behind the rest
-DARK = _kinds("dark")  # the only stuff called black: the rest is mostly in the shade
-GROUND, SEATS, WATERS = _kinds("ground"), _kinds("seats"), _kinds("waters")
-RIDDEN, HELD = _kinds("ridden"), _kinds("held")
-SURFACES = _kinds("surfaces", "ground")
-WOODEN = _kinds("wooden")  # brown ones are called wooden
-HERDS: dict[str, str] = MANNER["herds"]
-GROUPS = {"group", "couple", "number", *HERDS.values()}
-ROLES: dict[str, list[str]] = MANNER["roles"]
-TALL = _kinds("tall")
-GARMENTS, WORN, PARTS = MANNER["garments"], MANNER["worn"], MANNER["parts"]
+_Option = TypeVar("_Option")
+_DULL = ("black", "grey", "brown")  # often an effect of shade, and named less often
+_NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_COLLECTIVES = {"group", "couple", "number", *templates.GROUP_NOUNS.values()}
 
 
 @dataclass(frozen=True)
-class Noun:
-    """A noun phrase: what it points to, nothing (`ids` empty), or what is not there (`absent`)."""
+class NounPhrase:
+    """A noun phrase with its segments, without any (`ids` empty), or for what is not there (`absent`)."""
 
     text: str
     ids: tuple[int, ...] = ()
@@ -48,110 +26,115 @@ class Noun:
     absent: bool = False
 
 
-Piece = str | Noun
+Piece = str | NounPhrase
 
 
 @dataclass(frozen=True)
 class Mention:
-    """Words about some segments; `must` is a place without which they would not be true."""
+    """Words about some segments; without `required_side` they would not single them out."""
 
     pieces: tuple[Piece, ...]
     plural: bool
-    places: frozenset[str] = frozenset()
-    must: str = ""
-    back: bool = False
+    sides: frozenset[str] = frozenset()
+    required_side: str = ""
+    background: bool = False
 
     @property
-    def nouns(self) -> list[Noun]:
-        return [p for p in self.pieces if isinstance(p, Noun)]
+    def nouns(self) -> list[NounPhrase]:
+        return [p for p in self.pieces if isinstance(p, NounPhrase)]
 
 
-def unfold(template: str) -> tuple[Piece, ...]:
-    """`with [leaves] on it` -> pieces; brackets hold nouns that point to nothing."""
+def parse_template(template: str) -> tuple[Piece, ...]:
+    """`with [leaves] on it` -> pieces; brackets hold noun phrases without a mask."""
     parts = template.replace("]", "[").split("[")
-    pieces = [Noun(p) if n % 2 else p.strip() for n, p in enumerate(parts)]
+    pieces = [NounPhrase(p) if n % 2 else p.strip() for n, p in enumerate(parts)]
     return tuple(p for p in pieces if p)
+
+
+def indefinite_article(text: str) -> str:
+    """`a`, or `an` before a vowel."""
+    return "an" if text[0] in "aeiou" else "a"
 
 
 @dataclass
 class Wording:
-    """Chance, and how a noun is dressed by it."""
+    """Random choices, and the words around a noun that depend on them."""
 
     rng: np.random.Generator
 
     def chance(self, p: float) -> bool:
+        """True with probability p."""
         return bool(self.rng.random() < p)
 
-    def one_of(self, options: Sequence[T], weights: Sequence[float] | None = None) -> T:
+    def choose(self, options: Sequence[_Option], weights: Sequence[float] | None = None) -> _Option:
+        """One of the options, with probabilities proportional to the weights."""
         if weights is None:
             return options[int(self.rng.random() * len(options))]
-        return options[
-            int(np.searchsorted(np.cumsum(weights), self.rng.random() * sum(weights), side="right"))
-        ]
+        drawn = self.rng.random() * sum(weights)
+        return options[int(np.searchsorted(np.cumsum(weights), drawn, side="right"))]
 
     def article(self, text: str, word: Word, stuff: bool = False) -> tuple[str, ...]:
-        """What stands before the noun phrase and is no part of it."""
+        """What comes before the noun phrase without being part of it."""
         first = text.split(maxsplit=1)[0]
-        if first in GROUPS:
+        if first in _COLLECTIVES:
             return ("a",)
-        if first in (*NUMBERS, "some", "many", "another", "other"):
+        if first in (*_NUMBERS, "some", "many", "another", "other"):
             return ()
         if first == "few":
             return ("a",) if self.chance(0.45) else ()
-        if word.form == ONE:
-            a = "an" if first[0] in "aeiou" else "a"
-            return self.one_of(((a,), ("the",), ()), (0.35, 0.45, 0.2) if stuff else (0.8, 0.13, 0.07))
-        return self.one_of(((), ("the",)), (0.65, 0.35))
+        if word.form == NounForm.SINGULAR:
+            weights = (0.35, 0.45, 0.2) if stuff else (0.8, 0.13, 0.07)
+            return self.choose(((indefinite_article(first),), ("the",), ()), weights)
+        return self.choose(((), ("the",)), (0.65, 0.35))
 
     def amount(self, n: int, name: str) -> str:
-        """A number word that equals n, or a vague one that n bears out."""
+        """The number word for n, or a vague amount that is true of n."""
         options = [("", 4.0), ("few ", 2.5 if n <= 8 else 0), ("some ", 2)]
-        options += [(f"{NUMBERS[n]} ", 5.0 if n <= 4 else 1.0)] if n < len(NUMBERS) else []
+        options += [(f"{_NUMBERS[n]} ", 5.0 if n <= 4 else 1.0)] if n < len(_NUMBERS) else []
         options += [("couple of ", 0.5)] if n == 2 else [("group of ", 1.5)]
-        options += [(f"{HERDS[name]} of ", 1.0)] if n >= 5 and name in HERDS else []
+        group = templates.GROUP_NOUNS.get(name)
+        options += [(f"{group} of ", 1.0)] if n >= 5 and group else []
         options += [("many ", 2), ("number of ", 0.3)] if n >= 7 else []
-        return self.one_of([o for o, _ in options], [w for _, w in options])
+        return self.choose([o for o, _ in options], [w for _, w in options])
 
-    def vague(self) -> str:
-        """Before a plural of unknown number."""
-        return self.one_of(
+    def vague_amount(self) -> str:
+        """An amount before a plural of unknown number."""
+        return self.choose(
             ("", "few ", "some ", "many ", "group of ", "number of "), (7, 1, 1, 0.3, 0.3, 0.05)
         )
 
-    def coloured(self, those: list[Region], name: str, text: str) -> str:
-        """The noun with a colour or a size, now and then, if all of them have that one."""
-        colour = those[0].colour
-        if name in PEOPLE or "wooden" in text:
+    def described(self, regions: list[Region], name: str, text: str) -> str:
+        """The noun, sometimes with a color or an adjective that is true of all the regions."""
+        color = regions[0].color
+        if name in templates.PEOPLE or "wooden" in text:
             return text
-        if not colour and len(those) == 1 and those[0].two_colours and self.chance(0.3):
-            return " and ".join(those[0].two_colours) + f" {text}"
-        dim = colour == "black" and not (those[0].category.isthing or name in DARK)
-        said = 0.2 if colour in DULL else 0.5
-        if colour and not dim and all(r.colour == colour for r in those) and self.chance(said):
-            if colour == "brown" and name in WOODEN and self.chance(0.75):
+        if not color and len(regions) == 1 and regions[0].two_colors and self.chance(0.3):
+            return " and ".join(regions[0].two_colors) + f" {text}"
+        stuff = not regions[0].category.isthing
+        shade = color == "black" and stuff and name not in templates.MAY_BE_BLACK
+        probability = 0.2 if color in _DULL else 0.5
+        if color and not shade and all(r.color == color for r in regions) and self.chance(probability):
+            if color == "brown" and name in templates.WOODEN and self.chance(0.75):
                 return f"wooden {text}"
-            return self.tinted(colour, text)
-        fits = self.adjectives(those, name)
-        return f"{self.one_of(fits)} {text}" if fits and self.chance(0.2) else text
+            return self.colored(color, text)
+        options = self.adjectives(regions, name)
+        return f"{self.choose(options)} {text}" if options and self.chance(0.2) else text
 
-    def adjectives(self, those: list[Region], name: str) -> list[str]:
-        """Sizes and states that the masks and the colour bear out."""
-        height = min(r.box[3] - r.box[1] for r in those)
+    def adjectives(self, regions: list[Region], name: str) -> list[str]:
+        """Sizes and states that masks and colors show."""
+        height = min(r.box[3] - r.box[1] for r in regions)
         if name == "sky":
-            return {"blue": ["clear", "clear blue"], "grey": ["cloudy"], "white": ["cloudy"]}.get(
-                those[0].colour, []
-            )
-        if name in TALL:
+            by_color = {"blue": ["clear", "clear blue"], "grey": ["cloudy"], "white": ["cloudy"]}
+            return by_color.get(regions[0].color, [])
+        if name in templates.TALL:
             return ["tall", "big", "huge"] if height > 0.5 else []
-        if those[0].category.isthing and len(those) == 1:
-            return (
-                ["big", "large"]
-                if those[0].share > 0.25
-                else ["small", "little"]
-                if those[0].share < 0.004
-                else []
-            )
+        if regions[0].category.isthing and len(regions) == 1:
+            if regions[0].area_fraction > 0.25:
+                return ["big", "large"]
+            if regions[0].area_fraction < 0.004:
+                return ["small", "little"]
         return []
 
-    def tinted(self, colour: str, text: str) -> str:
-        return f"{colour} color {text}" if self.chance(0.12) else f"{colour} {text}"
+    def colored(self, color: str, text: str) -> str:
+        """`red car`, sometimes `red color car`."""
+        return f"{color} color {text}" if self.chance(0.12) else f"{color} {text}"

@@ -1,0 +1,109 @@
+"""What may follow a noun: what the thing is on, what a person holds or wears, a part of it."""
+
+from dataclasses import dataclass
+
+from ppmn.synthetic import templates
+from ppmn.synthetic.nouns import NounForm
+from ppmn.synthetic.regions import COLOR_NAMES, Region
+from ppmn.synthetic.vocabulary import Vocabulary
+from ppmn.synthetic.wording import NounPhrase, Piece, indefinite_article, parse_template
+
+SKIN_COLORS = ("brown", "pink", "orange")  # not taken for the color of clothes
+
+
+@dataclass
+class Modifiers:
+    """Random modifiers that are true of a region."""
+
+    vocabulary: Vocabulary
+
+    def __post_init__(self) -> None:
+        self.wording = self.vocabulary.wording
+        self.chance, self.choose = self.wording.chance, self.wording.choose
+
+    def of(self, region: Region, plural: bool = False) -> tuple[Piece, ...]:
+        """A modifier of a noun for the region, or nothing."""
+        name = self.vocabulary.name(region)
+        below = self.vocabulary.by_id.get(region.below)
+        if name in templates.PEOPLE:
+            on_surface = below and self.vocabulary.name(below) in templates.SURFACES
+            return self.of_person(region, below if on_surface else None, plural)
+        if below and self.chance(0.4):
+            verbs = self.verbs(region, below)
+            if verbs and (noun := self.vocabulary.definite(below)):
+                return (self.choose(verbs), "the", noun)
+        if not plural and region.color not in ("", "black") and self.chance(0.05):
+            return ("which is in", region.color, NounPhrase("color"))
+        parts = [
+            part
+            for part in templates.PARTS.get(name, ())
+            if not any(self.vocabulary.is_annotated(piece) for piece in parse_template(part))
+            and not (plural and " a " in part)
+        ]
+        return parse_template(self.choose(parts)) if parts and self.chance(0.35) else ()
+
+    def verbs(self, region: Region, below: Region) -> tuple[str, ...]:
+        """How a thing may be on what is below it."""
+        name, surface = self.vocabulary.name(region), self.vocabulary.name(below)
+        if name in templates.VEHICLES and surface in templates.GROUND:
+            return ("on", "parked on", "moving on")
+        if name in templates.ANIMALS and surface in templates.SURFACES:
+            return ("standing on", "on", "lying on", "sitting on")
+        if region.category.isthing and surface in templates.SURFACES:
+            return ("on", "placed on", "kept on")
+        if name == "boat" and surface in templates.WATER:
+            return ("on", "in", "floating on")
+        return ()
+
+    def of_person(self, person: Region, below: Region | None, plural: bool) -> tuple[Piece, ...]:
+        """What a person holds or rides, or a posture and clothes."""
+        if not plural and not person.crowd and (action := self.action(person)):
+            return action
+        pieces = self.posture(below, plural) if self.chance(0.65) else ()
+        if not plural and self.chance(0.35):
+            pieces = (*pieces, *(("and",) if pieces else ()), "wearing", *parse_template(self.clothes(person)))
+        return pieces
+
+    def action(self, person: Region) -> tuple[Piece, ...]:
+        """`riding a horse`, `holding a cup`."""
+        near = self.vocabulary.within_reach(person)
+        if not near or not self.chance(0.5):
+            return ()
+        item = self.choose(near)
+        name = self.vocabulary.name(item)
+        rides = name in templates.RIDDEN and person.y < item.y
+        noun = self.item_noun(item, near)
+        if noun is None or not (rides or name in templates.HELD):
+            return ()
+        verb = self.choose(("riding", "on")) if rides else "holding"
+        return (verb, indefinite_article(noun.text), noun)
+
+    def item_noun(self, item: Region, near: list[Region]) -> NounPhrase | None:
+        """The noun for what a person has, the only one of its category within reach."""
+        word = self.vocabulary.word(item.category, NounForm.SINGULAR)
+        if word is None or item.crowd or sum(r.category.id == item.category.id for r in near) > 1:
+            return None
+        return NounPhrase(word.text, (item.id,), item.category.isthing)
+
+    def posture(self, below: Region | None, plural: bool) -> tuple[Piece, ...]:
+        """`is standing on the grass`, or less."""
+        seated = below is not None and self.vocabulary.name(below) in templates.SEATS
+        verb = "sitting" if seated else self.choose(("standing", "walking", "standing", "sitting"))
+        pieces: tuple[Piece, ...] = ()
+        if self.chance(0.6):
+            pieces = (self.choose(("is ", "")) * (not plural) + verb,)
+        if below and (noun := self.vocabulary.definite(below)):
+            pieces = (*pieces, "on", "the", noun)
+        return pieces
+
+    def clothes(self, person: Region) -> str:
+        """A template of what a person wears, with its color where that is clear."""
+        fractions = person.color_fractions
+        color = ""
+        if fractions and person.area > 400:
+            best = max(range(1, len(COLOR_NAMES)), key=fractions.__getitem__)
+            if COLOR_NAMES[best] not in SKIN_COLORS and fractions[best] > 0.3:
+                color = f"{COLOR_NAMES[best]} "
+        if color or self.chance(0.5):
+            return f"a [{color}{self.choose(templates.GARMENTS)}]"
+        return self.choose(templates.ACCESSORIES)
