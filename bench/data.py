@@ -1,9 +1,9 @@
-"""Reading the benchmark at its full size: memory of workers, and the cost of ground truth.
+"""Reading the benchmark at its full size: memory of workers, and the time for ground truth.
 
     python bench/data.py
 
-Makes an index of 134,272 narratives in a temporary folder. Workers are spawned, not forked, so that
-nothing is shared but the memory-mapped file. Private memory is read from Linux's /proc.
+Writes an index of 134,272 narratives in a temporary folder. Workers are spawned, not forked, so that
+they share only the memory-mapped file. Private memory is read from Linux's /proc.
 """
 
 import argparse
@@ -27,39 +27,38 @@ from ppmn.data.index import Narratives, write_index
 from ppmn.data.narratives import AnnotatedPhrase, Narrative
 from ppmn.data.panoptic import PanopticImage, Segment, read_ids
 from ppmn.data.targets import targets_ppmn2022
-from ppmn.images import read_image
+from ppmn.images import ids_to_rgb, read_image
 
 HEIGHT, WIDTH = 480, 640
-RESIZED, PADDED = (800, 1067), (800, 1088)  # the same photo at the network's input
-PHOTOS = 16  # files; the narratives share them
+RESIZED, PADDED = (800, 1067), (800, 1088)  # the same image at the network's input
+IMAGES = 16  # files; the narratives share them
 SEGMENTS = tuple(range(1001, 1001 + 40 * 977, 977))  # ids in every map
 
 
-def make_photos(root: Path) -> None:
-    """Photos of noise, each with a map of 40 segments in blobs."""
+def make_images(root: Path) -> None:
+    """Images of noise, each with a map of 40 segments in blobs."""
     for folder in ("images/train", "annotations/panoptic_segmentation/train"):
         (root / folder).mkdir(parents=True)
     rng = np.random.default_rng(0)
     ys, xs = np.mgrid[:HEIGHT, :WIDTH]
-    for n in range(PHOTOS):
+    for n in range(IMAGES):
         centres = rng.uniform((0, 0), (HEIGHT, WIDTH), (len(SEGMENTS), 2))
         distances = np.stack([(ys - y) ** 2 + (xs - x) ** 2 for y, x in centres])
-        ids = np.array(SEGMENTS)[distances.argmin(0)]
-        rgb = np.stack([ids % 256, ids // 256 % 256, ids // 65_536], -1).astype(np.uint8)
-        Image.fromarray(rgb).save(root / f"annotations/panoptic_segmentation/train/{n}.png")
+        ids = np.array(SEGMENTS, np.int32)[distances.argmin(0)]
+        Image.fromarray(ids_to_rgb(ids)).save(root / f"annotations/panoptic_segmentation/train/{n}.png")
         noise = rng.integers(0, 256, (HEIGHT // 16, WIDTH // 16, 3), dtype=np.uint8)
         Image.fromarray(noise).resize((WIDTH, HEIGHT)).save(root / f"images/train/{n}.jpg")
 
 
 def make_narratives(root: Path, count: int) -> list[Narrative]:
-    """Narratives of the benchmark's size: 11 noun phrases, 5 of them grounded, 11 segments a photo."""
+    """Narratives of the benchmark's size: 11 noun phrases, 5 of them grounded, 11 segments per image."""
     rng = np.random.default_rng(1)
     pngs = root / "annotations/panoptic_segmentation/train"
     narratives = []
     for n in range(count):
         chosen = rng.choice(SEGMENTS, 11, replace=False).tolist()
         segments = tuple(Segment(s, 1, 7_680, (0, 0, WIDTH, HEIGHT)) for s in chosen)
-        file = n % PHOTOS
+        file = n % IMAGES
         image = PanopticImage(
             n, root / f"images/train/{file}.jpg", pngs / f"{file}.png", HEIGHT, WIDTH, segments
         )
@@ -117,7 +116,7 @@ def memory(narratives: Narratives, workers: int, reads: int) -> None:
 
 
 def dense(ids: NDArray[np.int32], rows: list[tuple[int, ...]]) -> NDArray[np.bool_]:
-    """The released route: full-size float masks, resized to the input and down again."""
+    """The authors' way: full-size float masks, resized to the input and down again."""
     masks = torch.zeros(len(rows), *ids.shape)  # (N, H0, W0)
     for mask, row in zip(masks, rows, strict=True):
         for segment in row:
@@ -129,7 +128,7 @@ def dense(ids: NDArray[np.int32], rows: list[tuple[int, ...]]) -> NDArray[np.boo
 
 
 def seconds(run: Callable[[], Any], times: int = 10) -> float:
-    """The fastest of some runs: the others were disturbed."""
+    """The fastest of some runs."""
     taken = []
     for _ in range(times):
         start = time.perf_counter()
@@ -143,7 +142,7 @@ def cost(root: Path) -> None:
     ids = read_ids(file)
     rows = [(s,) for s in SEGMENTS[:20]] + [SEGMENTS[n : n + 3] for n in range(10)]
     if not (dense(ids, rows) == targets_ppmn2022(ids, rows, RESIZED, PADDED)).all():
-        raise SystemExit("the two routes differ")
+        raise SystemExit("the two results differ")
     slow = seconds(lambda: dense(ids, rows))
     fast = seconds(lambda: targets_ppmn2022(ids, rows, RESIZED, PADDED))
     read = seconds(lambda: read_ids(file))
@@ -164,7 +163,7 @@ def main() -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the workers
     with tempfile.TemporaryDirectory() as folder:
         root, index = Path(folder) / "data", Path(folder) / "index.arrow"
-        make_photos(root)
+        make_images(root)
         cost(root)
         metadata = {
             "fingerprint": "synthetic",

@@ -1,9 +1,9 @@
-"""How made narratives compare with real ones: length, variety of words, repetition of templates, time.
+"""Generated narratives beside real ones: length, variety of words, repetition of templates, time.
 
 python bench/narratives.py --texts FILE [--print N] ROOT[:SPLIT] ...
 
-FILE holds real narratives, one a line. A template is a sentence with all but the commonest words of
-the language (articles, prepositions, verbs of seeing, places) replaced by one blank a run.
+FILE holds real narratives, one per line. A template is a sentence in which all but the most common words
+(articles, prepositions, verbs of seeing, places) are replaced by a blank, one per run of words.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import numpy as np
 from ppmn.cli.arguments import parse_spec
 from ppmn.data.panoptic import read_panoptic
 from ppmn.images import read_image
-from ppmn.synthetic.narrator import Narrated, Narrator, rng_for
+from ppmn.synthetic.narrator import GeneratedCaption, Narrator, rng_for
 
 KEPT = frozenset(
     re.findall(
@@ -44,31 +44,32 @@ def template(sentence: str) -> str:
 
 
 def report(name: str, texts: list[str], tokens: int) -> str:
-    """One line of the table; type-token ratio over the first `tokens` words, for it falls with length."""
-    said = [w for t in texts for w in words(t)]
-    ratio = len(set(said[:tokens])) / min(tokens, len(said))
-    told = [s for t in texts for s in sentences(t)]
-    templates = Counter(template(s) for s in told)
-    repeated = sum(n for n in templates.values() if n > 1) / len(told)
+    """One line of the table; type-token ratio over the first `tokens` words, since it falls with length."""
+    spoken = [w for t in texts for w in words(t)]
+    ratio = len(set(spoken[:tokens])) / min(tokens, len(spoken))
+    parts = [s for t in texts for s in sentences(t)]
+    templates = Counter(template(s) for s in parts)
+    repeated = sum(n for n in templates.values() if n > 1) / len(parts)
     whole = Counter(" | ".join(template(s) for s in sentences(t)) for t in texts)
     copied = sum(n for n in whole.values() if n > 1) / len(texts)
-    lengths = f"{len(said) / len(texts):.1f} | {len(told) / len(texts):.1f}"
+    lengths = f"{len(spoken) / len(texts):.1f} | {len(parts) / len(texts):.1f}"
     return f"| {name} | {len(texts)} | {lengths} | {ratio:.4f} | {repeated:.2f} | {copied:.3f} |"
 
 
-def tell(spec: str, count: int, epoch: int) -> tuple[list[Narrated], float]:
-    """Narratives of up to `count` photos spread over a data set, and the milliseconds each took."""
+def generate(spec: str, count: int, epoch: int) -> tuple[list[GeneratedCaption], float]:
+    """Narratives of up to `count` images spread over a data set, and the milliseconds per narrative."""
     data = parse_spec(spec)
     panoptic = read_panoptic(data.root, data.splits[0])
-    narrator, told, spent = Narrator(panoptic.categories), [], 0.0
+    narrator = Narrator(panoptic.categories, complete=panoptic.complete)
+    captions, spent = [], 0.0
     chosen = np.linspace(0, len(panoptic.images) - 1, min(count, len(panoptic.images))).astype(int)
     for n in chosen:
         image = panoptic.images[n]
         ids, pixels = image.ids(), np.asarray(read_image(image.file))
         start = time.process_time()
-        told.append(narrator(image, ids, pixels, rng_for(0, epoch, int(n))))
+        captions.append(narrator(image, ids, pixels, rng_for(0, epoch, int(n))))
         spent += time.process_time() - start
-    return told, 1000 * spent / len(told)
+    return captions, 1000 * spent / len(captions)
 
 
 def main() -> None:
@@ -77,25 +78,25 @@ def main() -> None:
     )
     parser.add_argument("data", nargs="+", metavar="ROOT[:SPLIT]")
     parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--count", type=int, default=300, help="photos a data set")
+    parser.add_argument("--count", type=int, default=300, help="images per data set")
     parser.add_argument("--epoch", type=int, default=0)
     parser.add_argument("--print", type=int, default=0, dest="printed")
     args = parser.parse_args()
     real = args.texts.read_text(encoding="utf-8").splitlines()
-    made: list[Narrated] = []
+    generated: list[GeneratedCaption] = []
     print("| data | noun phrases | grounded | ms |\n|---|---|---|---|")
     for spec in args.data:
-        told, spent = tell(spec, args.count, args.epoch)
-        phrases = np.mean([len(t.phrases) for t in told])
-        grounded = np.mean([sum(bool(p.segment_ids) for p in t.phrases) for t in told])
+        captions, spent = generate(spec, args.count, args.epoch)
+        phrases = np.mean([len(t.phrases) for t in captions])
+        grounded = np.mean([sum(bool(p.segment_ids) for p in t.phrases) for t in captions])
         print(f"| {Path(spec).name} | {phrases:.1f} | {grounded:.1f} | {spent:.1f} |")
-        made += told
-    texts = [made[int(i)].caption for i in np.random.default_rng(0).permutation(len(made))]
+        generated += captions
+    texts = [generated[int(i)].caption for i in np.random.default_rng(0).permutation(len(generated))]
     tokens = min(sum(len(words(t)) for t in side) for side in (real, texts))
-    print(f"\n| narratives | number | words | sentences | types a token (first {tokens}) ", end="")
+    print(f"\n| narratives | number | words | sentences | types per token (first {tokens}) ", end="")
     print("| sentences of a repeated template | narratives of one |\n|---|---|---|---|---|---|---|")
     print(report("real", real, tokens))
-    print(report("made", texts, tokens))
+    print(report("generated", texts, tokens))
     print("\n" + "\n".join(f"* {t}" for t in texts[: args.printed]))
 
 

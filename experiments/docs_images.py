@@ -55,7 +55,7 @@ def wrapped(text: str, width: int) -> list[str]:
 def scenes(grounder: Grounder, file: Path) -> None:
     """The best, middle and worst of drawn scenes, by the mean IoU of their phrases."""
     with tempfile.TemporaryDirectory() as folder:
-        write_scenes(Path(folder), SCENES, "val", SEED)
+        write_scenes(Path(folder), SCENES, split="val", seed=SEED)
         (source,) = open_sources([folder])
         narratives = [source.narrative(n, 0) for n in range(len(source))]
         found = evaluate(model_answers(grounder), {"scenes": narratives}).metric

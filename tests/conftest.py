@@ -35,7 +35,7 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twenty-four drawn scenes with narratives."""
     root = tmp_path_factory.mktemp("scenes")
-    write_scenes(root, 24, "train", 5)
+    write_scenes(root, 24, split="train", seed=5)
     return root
 
 

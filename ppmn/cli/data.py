@@ -55,11 +55,16 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def _narrate(args: argparse.Namespace) -> None:
-    from ppmn.synthetic.narrator import narrate_split
+    from ppmn.synthetic.narrate import narrate_split
 
     spec = parse_spec(args.data)
     narratives, phrases, grounded = narrate_split(
-        spec.root, spec.split, args.out, args.seed, args.epoch, args.negative_phrases
+        spec.root,
+        spec.split,
+        args.out,
+        seed=args.seed,
+        epoch=args.epoch,
+        negative_phrases=args.negative_phrases,
     )
     print(f"{args.out}: {narratives} narratives, {phrases} noun phrases, {grounded} grounded")
 
@@ -67,5 +72,5 @@ def _narrate(args: argparse.Namespace) -> None:
 def _scenes(args: argparse.Namespace) -> None:
     from ppmn.synthetic.scenes import write_scenes
 
-    write_scenes(args.out, args.count, args.split, args.seed)
+    write_scenes(args.out, args.count, split=args.split, seed=args.seed)
     print(f"{args.out}: {args.count} scenes, split {args.split}")

@@ -10,9 +10,9 @@ from PIL import Image
 from ppmn.data.panoptic import PanopticImage
 from ppmn.samples import PHOTOS, registry_photo
 from ppmn.serve.schemas import Sample
-from ppmn.synthetic.drawing import HEIGHT, WIDTH
+from ppmn.synthetic.drawing import SCENE_HEIGHT, SCENE_WIDTH
 from ppmn.synthetic.narrator import Narrator
-from ppmn.synthetic.scenes import categories, draw_scene
+from ppmn.synthetic.scenes import draw_scene, scene_categories
 
 SCENES = {"scene one": 3, "scene two": 11}  # names and seeds
 
@@ -34,8 +34,8 @@ def _scene(seed: int) -> tuple[bytes, str]:
     """A drawn scene as a file, and its narrative."""
     rng = np.random.default_rng(seed)
     scene = draw_scene(rng)
-    image = PanopticImage(0, Path(), Path(), HEIGHT, WIDTH, scene.segments)
-    told = Narrator(categories(), grounded=8)(image, scene.ids, scene.pixels, rng)
+    image = PanopticImage(0, Path(), Path(), SCENE_HEIGHT, SCENE_WIDTH, scene.segments)
+    told = Narrator(scene_categories(), grounded=8)(image, scene.ids, scene.pixels, rng)
     buffer = io.BytesIO()
     Image.fromarray(scene.pixels).save(buffer, "PNG")
     return buffer.getvalue(), told.caption

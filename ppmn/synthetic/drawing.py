@@ -79,9 +79,7 @@ def scene_things() -> tuple[SceneThing, ...]:
     return tuple(found)
 
 
-def draw_thing(
-    thing: SceneThing, color: str, rng: np.random.Generator
-) -> tuple[NDArray[np.uint8], Pixels]:
+def draw_thing(thing: SceneThing, color: str, rng: np.random.Generator) -> tuple[NDArray[np.uint8], Pixels]:
     """Paint numbers (0 = outside), (h, w), and colors, (h, w, 3), of one thing."""
     size = rng.uniform(38, 84)
     width, height = round(size * thing.aspect**0.5), round(size / thing.aspect**0.5)
@@ -184,7 +182,8 @@ def draw_background(rng: np.random.Generator) -> tuple[Pixels, SegmentIds, list[
             names.append(second)
             bend = int(rng.integers(50, 75)) + 8 * np.sin(x / rng.uniform(15, 40))
             masks.append(y > SCENE_HEIGHT - bend)
-    ids, pixels = np.zeros((SCENE_HEIGHT, SCENE_WIDTH), np.int32), np.zeros((SCENE_HEIGHT, SCENE_WIDTH, 3), np.float32)
+    ids = np.zeros((SCENE_HEIGHT, SCENE_WIDTH), np.int32)
+    pixels = np.zeros((SCENE_HEIGHT, SCENE_WIDTH, 3), np.float32)
     for n, (name, mask) in enumerate(zip(names, masks, strict=True), 1):
         ids[mask], pixels[mask] = n, _stuff(name, y[mask], x[mask], rng)
     return pixels, ids, names, horizon + (30 if indoors else 0)

@@ -131,9 +131,7 @@ class Mentioner:
 
     def several(self, word: Word, regions: list[Region], required_side: str = "") -> Mention:
         """One mention of several segments."""
-        counted = word.form == NounForm.PLURAL and not any(
-            r.crowd or not r.category.isthing for r in regions
-        )
+        counted = word.form == NounForm.PLURAL and not any(r.crowd or not r.category.isthing for r in regions)
         one_category = len({r.category.id for r in regions}) == 1
         name = self.vocabulary.name(regions[0]) if one_category else ""
         amount = self.wording.amount(len(regions), name) if counted else self.wording.vague_amount()

@@ -61,7 +61,8 @@ class Modifiers:
             return action
         pieces = self.posture(below, plural) if self.chance(0.65) else ()
         if not plural and self.chance(0.35):
-            pieces = (*pieces, *(("and",) if pieces else ()), "wearing", *parse_template(self.clothes(person)))
+            verb = ("and", "wearing") if pieces else ("wearing",)
+            pieces = (*pieces, *verb, *parse_template(self.clothes(person)))
         return pieces
 
     def action(self, person: Region) -> tuple[Piece, ...]:

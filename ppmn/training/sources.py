@@ -17,7 +17,7 @@ from ppmn.data.panoptic import IGNORE_ID, UNLABELED, PanopticImage, read_panopti
 from ppmn.data.source_spec import parse_spec
 from ppmn.errors import InputError
 from ppmn.images import read_image
-from ppmn.synthetic.narrator import Narrated, Narrator, joined, rng_for
+from ppmn.synthetic.narrator import GeneratedCaption, Narrator, join_captions, rng_for
 from ppmn.training.augment import changed_photo, pasted, recoloured
 
 ONCE = 2**31  # the epoch in which validation narratives are made
@@ -46,17 +46,18 @@ class Source:
         if narratives_file(root, split).is_file():
             narratives = open_narratives(root, split)
             self.given, self.categories = narratives, narratives.categories
-            self.fingerprint = narratives.fingerprint
+            self.fingerprint, self.complete = narratives.fingerprint, narratives.complete
         else:
             panoptic = read_panoptic(root, split)
             self.categories, self.images = panoptic.categories, panoptic.images
+            self.complete = panoptic.complete
             listed = repr([(i.file.name, i.segments) for i in self.images])
             self.fingerprint = hashlib.sha256(listed.encode()).hexdigest()
         self.has_stuff = any(not c.isthing for c in self.categories.values())
 
     @cached_property
     def narrator(self) -> Narrator:
-        return Narrator(self.categories)
+        return Narrator(self.categories, complete=self.complete)
 
     def __len__(self) -> int:
         return len(self.images if self.given is None else self.given)
@@ -113,10 +114,12 @@ class Source:
         rng: np.random.Generator,
         absent: int,
         narratives: int,
-    ) -> Narrated:
+    ) -> GeneratedCaption:
         """So many narratives of one photo, one after the other."""
         pixels = np.asarray(photo)
-        return joined([self.narrator(image, ids, pixels, rng, absent) for _ in range(narratives)])
+        return join_captions(
+            [self.narrator(image, ids, pixels, rng, negative_phrases=absent) for _ in range(narratives)]
+        )
 
     def narrative(self, index: int, seed: int) -> Narrative:
         """The narrative that validation uses: the given one, or one made once and for all."""

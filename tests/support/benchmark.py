@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from ppmn.images import ids_to_rgb
+
 IDS = np.array([[1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2, 2], [300, 300, 300, 300, 70_000, 70_000]], np.int32)
 
 
@@ -52,8 +54,7 @@ def write_data(root: Path) -> Path:
     for folder in ("images/val2017", "annotations/panoptic_segmentation/val2017"):
         (root / folder).mkdir(parents=True)
     Image.new("RGB", (6, 3), "green").save(root / "images/val2017/7.jpg")
-    rgb = np.stack([IDS % 256, IDS // 256 % 256, IDS // 65_536], -1).astype(np.uint8)
-    Image.fromarray(rgb).save(root / "annotations/panoptic_segmentation/val2017/7.png")
+    Image.fromarray(ids_to_rgb(IDS)).save(root / "annotations/panoptic_segmentation/val2017/7.png")
     categories = {1: 18, 2: 18, 300: 193, 70_000: 37}
     segments = []
     for segment, category in categories.items():

@@ -1,4 +1,4 @@
-"""Drawn scenes: exact masks, true narratives, the same again from the same seed."""
+"""Drawn scenes: exact masks, true captions, the same scene from the same seed."""
 
 import json
 import runpy
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_narrate import untrue
+from support.narration import false_claims
 
 from ppmn.cli import main
 from ppmn.data.narratives import read_narratives
-from ppmn.data.panoptic import read_ids, read_panoptic
+from ppmn.data.panoptic import PanopticImage, read_ids, read_panoptic
 from ppmn.images import read_image
-from ppmn.synthetic.narrator import Narrated, Narrator
-from ppmn.synthetic.scenes import categories, draw_scene
+from ppmn.synthetic.narrator import GeneratedCaption, Narrator
+from ppmn.synthetic.scenes import draw_scene, scene_categories
 
 COUNT = 60
 
@@ -28,12 +28,13 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_enough_kinds() -> None:
-    things = [c for c in categories().values() if c.isthing]
-    assert len(things) >= 30 and len(categories()) - len(things) >= 8
+def test_number_of_categories() -> None:
+    categories = scene_categories().values()
+    things = [c for c in categories if c.isthing]
+    assert len(things) >= 30 and len(categories) - len(things) >= 8
 
 
-def test_masks_are_what_the_annotation_says(root: Path) -> None:
+def test_masks_equal_the_annotations(root: Path) -> None:
     panoptic = read_panoptic(root, "val")
     assert len(panoptic.images) == COUNT
     for image in panoptic.images:
@@ -48,21 +49,24 @@ def test_masks_are_what_the_annotation_says(root: Path) -> None:
         assert 5 <= len(things) <= 12
 
 
-def test_narratives_hold_on_the_files_and_tell_two_of_a_kind_apart(root: Path) -> None:
-    panoptic, apart, grounded = read_panoptic(root, "val"), 0, 0
+def test_captions_are_true_and_distinguish_things_of_one_category(root: Path) -> None:
+    panoptic, distinguished, grounded = read_panoptic(root, "val"), 0, 0
     problems: list[object] = []
     for narrative in read_narratives(panoptic, problems.append):
-        image, told = narrative.image, Narrated(narrative.caption, narrative.phrases)
-        assert not untrue(told, image, image.ids(), np.asarray(read_image(image.file))), told.caption
-        kinds = {s.id: s.category_id for s in image.segments}
-        twins = {k for k, n in Counter(kinds.values()).items() if n > 1}
-        apart += any(len(p.segment_ids) == 1 and kinds[p.segment_ids[0]] in twins for p in narrative.phrases)
+        image = narrative.image
+        generated = GeneratedCaption(narrative.caption, narrative.phrases)
+        pixels = np.asarray(read_image(image.file))
+        assert not false_claims(generated, image, image.ids(), pixels), generated.caption
+        category = {s.id: s.category_id for s in image.segments}
+        repeated = {c for c, n in Counter(category.values()).items() if n > 1}
+        single = [p.segment_ids[0] for p in narrative.phrases if len(p.segment_ids) == 1]
+        distinguished += any(category[id] in repeated for id in single)
         grounded += len(narrative.grounded)
     assert not problems
-    assert apart >= COUNT / 2 and grounded >= 5 * COUNT
+    assert distinguished >= COUNT / 2 and grounded >= 5 * COUNT
 
 
-def test_the_same_seed_draws_the_same_files(root: Path, tmp_path: Path) -> None:
+def test_same_seed_gives_the_same_files(root: Path, tmp_path: Path) -> None:
     def draw(name: str, *more: str) -> Path:
         assert main(["data", "scenes", "-o", str(tmp_path / name), "--count", "3", *more]) == 0
         return tmp_path / name
@@ -79,15 +83,15 @@ def test_the_same_seed_draws_the_same_files(root: Path, tmp_path: Path) -> None:
     assert (read_ids(first / name) != read_ids(unseen)).any()  # no scene in two splits
 
 
-def test_colours_alone_do_not_solve_it(root: Path) -> None:
+def test_colors_alone_do_not_solve_it(root: Path) -> None:
     bench = runpy.run_path(str(Path(__file__).resolve().parents[2] / "bench" / "scenes.py"))
     named, _ = bench["baselines"](root, "val")
     assert named.average_recall["overall"] < 40
-    truths = bench["colour_match"]("red car", np.array([[4, 1]], np.uint8))
+    truths = bench["color_match"]("red car", np.array([[4, 1]], np.uint8))
     assert truths.tolist() == [[True, False]]
 
 
-def test_a_split_is_not_drawn_over(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_existing_split_is_not_overwritten(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (root / "annotations" / "panoptic_val.json").read_bytes()
     assert main(["data", "scenes", "-o", str(root), "--count", "1", "--split", "val"]) == 2
     assert "already has a split 'val'" in capsys.readouterr().err
@@ -96,11 +100,10 @@ def test_a_split_is_not_drawn_over(root: Path, capsys: pytest.CaptureFixture[str
     assert json.loads(before)["categories"]
 
 
-def test_a_scene_can_be_told_in_memory() -> None:
-    from ppmn.data.panoptic import PanopticImage
-
+def test_scene_is_described_in_memory() -> None:
     rng = np.random.default_rng(1)
     scene = draw_scene(rng)
     image = PanopticImage(0, Path("a"), Path("b"), 240, 320, scene.segments)
-    told = Narrator(categories())(image, scene.ids, scene.pixels, rng, absent=1)
-    assert any(p.segment_ids for p in told.phrases) and sum(p.absent for p in told.phrases) == 1
+    generated = Narrator(scene_categories())(image, scene.ids, scene.pixels, rng, negative_phrases=1)
+    assert any(p.segment_ids for p in generated.phrases)
+    assert sum(p.absent for p in generated.phrases) == 1

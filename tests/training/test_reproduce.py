@@ -50,8 +50,8 @@ def renamed(state: Mapping[str, Tensor], theirs: Mapping[str, str]) -> dict[str,
 def put_downloads(folder: Path) -> None:
     """Photos with narratives, and checkpoints under their own names, of full size and random contents."""
     torch.manual_seed(0)
-    write_scenes(folder / "PNG", 16, "train2017", 1)
-    write_scenes(folder / "PNG", 4, "val2017", 2)
+    write_scenes(folder / "PNG", 16, split="train2017", seed=1)
+    write_scenes(folder / "PNG", 4, split="val2017", seed=2)
     image = renamed(ResNetFPN(ResNetConfig(), True).state_dict(), names.detectron2_names(101))
     arrays = {name: tensor.numpy() for name, tensor in image.items()}
     (folder / "model_final_cafdb1.pkl").write_bytes(pickle.dumps({"model": arrays}))

@@ -1,0 +1,193 @@
+"""Captions generated from panoptic annotations: what they say is true of masks and pixels."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from support.narration import (
+    CATEGORIES,
+    HUES,
+    false_claims,
+    false_places,
+    painted_image,
+    write_painted_images,
+)
+
+from ppmn.cli import main
+from ppmn.data.index import open_narratives
+from ppmn.data.panoptic import read_panoptic, splits
+from ppmn.images import read_image
+from ppmn.synthetic.narrator import GeneratedCaption, Narrator, rng_for
+from ppmn.synthetic.nouns import Lexicon, NounForm, base_name
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_captions_are_true_of_painted_images(flip: bool) -> None:
+    narrator, text = Narrator(CATEGORIES), ""
+    for seed in range(300):
+        image, ids, pixels = painted_image(seed)
+        if flip:
+            ids, pixels = np.ascontiguousarray(ids[:, ::-1]), np.ascontiguousarray(pixels[:, ::-1])
+        generated = narrator(image, ids, pixels, rng_for(0, 0, seed))
+        assert not false_claims(generated, image, ids, pixels), generated.caption
+        visible = {s.id for s in image.segments if (ids == s.id).any()}
+        assert all(set(p.segment_ids) <= visible for p in generated.phrases)
+        assert all(0 <= p.start < p.end <= len(generated.caption) for p in generated.phrases)
+        text += " " + generated.caption
+    words = "two left top yellow vehicles people snorkel sky background another"
+    assert not [word for word in words.split() if f" {word}" not in text]
+
+
+def test_false_claims_are_found() -> None:
+    narrator, found = Narrator(CATEGORIES), set()
+    for seed in range(100):
+        image, ids, pixels = painted_image(seed)
+        generated = narrator(image, ids, pixels, rng_for(0, 0, seed))
+        inverted = np.ascontiguousarray(255 - pixels)
+        six = GeneratedCaption(re.sub(r"\b[Tt]wo\b", "six", generated.caption), generated.phrases)
+        wrong = false_claims(generated, image, ids, inverted)
+        wrong += false_places(generated, np.ascontiguousarray(ids[::-1, ::-1]))
+        wrong += false_claims(six, image, ids, pixels)
+        found |= {claim.split()[0] for claim in wrong}
+    assert found >= {"color", "place", "number"}
+
+
+def test_seed_epoch_and_index_determine_a_caption() -> None:
+    narrator = Narrator(CATEGORIES)
+    image, ids, pixels = painted_image(4)
+    first = narrator(image, ids, pixels, rng_for(3, 1, 7))
+    assert first == narrator(image, ids, pixels, rng_for(3, 1, 7))
+    assert len({narrator(image, ids, pixels, rng_for(3, e, 7)).caption for e in range(20)}) > 15
+
+
+def test_random_streams_are_stable() -> None:
+    image, ids, pixels = painted_image(4)
+    generated = Narrator(CATEGORIES)(image, ids, pixels, rng_for(3, 1, 7), negative_phrases=1)
+    assert generated.caption == (
+        "In this image we could see green grass and lorry. On the right side, there is a person on the "
+        "grass and wearing goggles. At the bottom of the image, we could see a snorkel placed on the grass. "
+        "In the background we could see a sky and a wooden plank. There are few other things which are not "
+        "clear."
+    )
+
+
+def test_negative_phrases_name_categories_that_are_not_in_the_image() -> None:
+    narrator = Narrator(CATEGORIES)
+    lexicons = {c.name: Lexicon({c.id: c}) for c in CATEGORIES.values()}
+    for seed in range(60):
+        image, ids, pixels = painted_image(seed)
+        generated = narrator(image, ids, pixels, rng_for(0, 0, seed), negative_phrases=2)
+        absent = [p for p in generated.phrases if p.absent]
+        assert len(absent) == 2 and not any(p.segment_ids for p in absent)
+        present = {CATEGORIES[s.category_id].name for s in image.segments if (ids == s.id).any()}
+        for phrase in absent:
+            text = generated.caption[phrase.start : phrase.end].lower()
+            text = re.sub(r"^(few|some|many|group of|number of) ", "", text)
+            assert any(lexicon.covers(text) for lexicon in lexicons.values())
+            assert not any(lexicons[name].covers(text) for name in present)
+
+
+@pytest.mark.parametrize("reason", ["score", "complete"])
+def test_incomplete_annotations_get_no_negative_phrases_and_no_hypernyms(reason: str) -> None:
+    narrator, text = Narrator(CATEGORIES, complete=reason != "complete"), ""
+    for seed in range(80):
+        image, ids, pixels = painted_image(seed)
+        if reason == "score":
+            image = replace(image, segments=tuple(replace(s, score=0.9) for s in image.segments))
+        generated = narrator(image, ids, pixels, rng_for(0, 0, seed), negative_phrases=3)
+        assert not any(p.absent for p in generated.phrases)
+        text += generated.caption
+    assert "vehicle" not in text
+
+
+def test_no_colors_without_pixels() -> None:
+    narrator = Narrator(CATEGORIES)
+    for seed in range(40):
+        image, ids, _ = painted_image(seed)
+        generated = narrator(image, ids, None, rng_for(0, 0, seed))
+        assert not {c for c in HUES if f" {c} " in generated.caption} - {"orange"}
+
+
+def test_image_without_segments_gets_a_caption() -> None:
+    image, ids, pixels = painted_image(1)
+    generated = Narrator(CATEGORIES)(image, np.zeros_like(ids), pixels, rng_for(0, 0, 0))
+    assert generated.caption and not any(p.segment_ids for p in generated.phrases)
+
+
+def test_nouns_of_a_category() -> None:
+    names = ("sky-other-merged", "door-stuff", "floor-wood")
+    assert [base_name(name) for name in names] == ["sky", "door", "floor-wood"]
+    lexicon = Lexicon(CATEGORIES)
+    texts = {w.text for w in lexicon.words[7]}
+    assert texts == {"snorkel gadget", "snorkel", "snorkel gadgets", "snorkels"}
+    assert any(w.text == "people" and w.form == NounForm.PLURAL for w in lexicon.words[1])
+    assert lexicon.covers("vehicles") and not lexicon.covers("animals")
+
+
+def narrate(root: Path, out: Path, *options: str) -> int | None:
+    return main(["data", "narrate", str(root), "-o", str(out), *options])
+
+
+def test_command_writes_narratives_that_the_reader_reads(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_painted_images(tmp_path / "set")
+    file = root / "annotations" / "png_coco_val.json"
+    assert narrate(root, file, "--negative-phrases", "1", "--seed", "5") == 0
+    assert "4 narratives" in capsys.readouterr().out
+    panoptic = read_panoptic(root, "val")
+    read = open_narratives(root, "val")
+    narrator = Narrator(panoptic.categories)
+    assert len(read) == 4 and read.problems == 0
+    for n, image in enumerate(panoptic.images):
+        pixels = np.asarray(read_image(image.file))
+        generated = narrator(image, image.ids(), pixels, rng_for(5, 0, n), negative_phrases=1)
+        assert read[n].caption == generated.caption
+        assert [(p.start, p.end, p.segment_ids, p.absent) for p in read[n].phrases] == [
+            (p.start, p.end, p.segment_ids, p.absent) for p in generated.phrases
+        ]
+
+
+def test_command_heeds_incomplete_annotations(tmp_path: Path) -> None:
+    root = write_painted_images(tmp_path / "set")
+    file = root / "annotations/panoptic_val.json"
+    for complete, expected in ((True, True), (False, False)):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"complete": complete}))
+        assert narrate(root, tmp_path / "out.json", "--negative-phrases", "1") == 0
+        assert ('"absent": true' in (tmp_path / "out.json").read_text()) is expected
+
+
+def test_bad_input_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = write_painted_images(tmp_path / "set", 1)
+    Image.new("RGB", (5, 5)).save(root / "images/val/0.png")
+    assert narrate(root, tmp_path / "out.json") == 2
+    assert "one size" in capsys.readouterr().err and not (tmp_path / "out.json").exists()
+    assert narrate(tmp_path / "none", tmp_path / "out.json") == 2
+
+
+def check_images(shared: Path, step: int) -> None:
+    wrong, count = [], 0
+    for folder in sorted((shared / "data" / "photos").iterdir()):
+        for split in splits(folder):
+            panoptic = read_panoptic(folder, split)
+            narrator = Narrator(panoptic.categories)
+            for n, image in enumerate(panoptic.images[::step]):
+                ids, pixels = image.ids(), np.asarray(read_image(image.file))
+                generated = narrator(image, ids, pixels, rng_for(0, 0, n))
+                claims = false_claims(generated, image, ids, pixels)
+                wrong += [f"{folder.name} {image.id} {claim}" for claim in claims]
+                count += 1
+    assert count and not wrong, f"{len(wrong)} in {count}: {wrong[:10]}"
+
+
+def test_captions_are_true_of_some_photos(shared: Path) -> None:
+    check_images(shared, 60)
+
+
+@pytest.mark.soak
+def test_captions_are_true_of_all_photos(shared: Path) -> None:
+    check_images(shared, 1)
