@@ -1,5 +1,6 @@
 """What the documentation shows: its examples run, its commands parse, its links lead somewhere."""
 
+import argparse
 import doctest
 import re
 import shlex
@@ -31,6 +32,22 @@ def test_commands_parse(command: str) -> None:
         build_parser().parse_args(words)
     except SystemExit as stop:
         assert stop.code == 0, command
+
+
+def options(parser: argparse.ArgumentParser) -> set[str]:
+    """All options of a parser and its sub-commands."""
+    found = {option for action in parser._actions for option in action.option_strings}
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found |= {option for command in action.choices.values() for option in options(command)}
+    return found
+
+
+@pytest.mark.parametrize("name", ["guide.md", "server.md", "training.md", "weights.md"])
+def test_options_exist(name: str) -> None:
+    text = (PROJECT / "docs" / name).read_text(encoding="utf-8")
+    named = set(re.findall(r"`(--[a-z-]+)", text))
+    assert named and named <= options(build_parser())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
