@@ -1,6 +1,6 @@
-"""How much the server costs: captions a second through HTTP, against the same work in a plain loop.
+"""The overhead of the server: captions per second over HTTP, relative to a plain loop.
 
-python -m bench.serve [--model M] [--photos N] [--captions N] [--clients N]
+python -m bench.serve [--model M] [--images N] [--captions N] [--clients N]
 """
 
 import argparse
@@ -18,7 +18,6 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image
 
-from ppmn.grounding.formats import to_coco
 from ppmn.grounding.grounder import load
 from ppmn.synthetic.scenes import draw_scene
 
@@ -27,12 +26,12 @@ CAPTIONS = (
     "There are two yellow balls and a chair on the grass, and in the background there are few clouds.",
     "In the picture we can see a blue house, a white cat and some flowers.",
 )
-Work = tuple[bytes, list[str]]  # a photo and what is asked of it
+Work = tuple[bytes, list[str]]  # an image file and its captions
 
 
-def work(photos: int, captions: int) -> list[Work]:
+def work(images: int, captions: int) -> list[Work]:
     made = []
-    for number in range(photos):
+    for number in range(images):
         buffer = io.BytesIO()
         Image.fromarray(draw_scene(np.random.default_rng(number)).pixels).save(buffer, "PNG")
         made.append((buffer.getvalue(), [CAPTIONS[n % len(CAPTIONS)] for n in range(captions)]))
@@ -41,7 +40,7 @@ def work(photos: int, captions: int) -> list[Work]:
 
 @contextmanager
 def serving(model: str, *options: str) -> Iterator[str]:
-    """The address of a server in a process of its own."""
+    """The address of a server in its own process."""
     command = [sys.executable, "-m", "ppmn.cli", "serve", "--model", model, "--port", "0", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
@@ -53,13 +52,13 @@ def serving(model: str, *options: str) -> Iterator[str]:
 
 
 def plain(model: str) -> Callable[[Work], int]:
-    """EncodedImage, ground, make the masks; returns how many there are."""
+    """Encode, ground and make masks in this process; returns the number of captions."""
     grounder = load(model)
 
     def run(one: Work) -> int:
-        photo, captions = one
-        look = grounder.encode(photo)
-        return sum(len(json.dumps(to_coco(look.ground(c)))) > 0 for c in captions)
+        image, captions = one
+        encoded = grounder.encode(image)
+        return sum(len(json.dumps(encoded.ground(c).to_coco())) > 0 for c in captions)
 
     return run
 
@@ -71,19 +70,19 @@ def over_http(url: str) -> Callable[[Work], int]:
             return json.load(answer)
 
     def run(one: Work) -> int:
-        photo, captions = one
-        edge = uuid.uuid4().hex
-        head = f'--{edge}\r\nContent-Disposition: form-data; name="photo"; filename="photo"\r\n\r\n'
-        body = head.encode() + photo + f"\r\n--{edge}--\r\n".encode()
-        id = post("api/looks", body, f"multipart/form-data; boundary={edge}")["id"]
-        asked = [json.dumps({"caption": caption}).encode() for caption in captions]
-        return sum("phrases" in post(f"api/looks/{id}/ground", a, "application/json") for a in asked)
+        image, captions = one
+        boundary = uuid.uuid4().hex
+        head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="image"\r\n\r\n'
+        body = head.encode() + image + f"\r\n--{boundary}--\r\n".encode()
+        id = post("api/images", body, f"multipart/form-data; boundary={boundary}")["id"]
+        bodies = [json.dumps({"caption": caption}).encode() for caption in captions]
+        return sum("phrases" in post(f"api/images/{id}/ground", b, "application/json") for b in bodies)
 
     return run
 
 
 def rate(run: Callable[[Work], int], jobs: Sequence[Work], clients: int) -> float:
-    """Captions a second, after one job that is not counted."""
+    """Captions per second, after one job as a warm-up."""
     run(jobs[0])
     start = time.perf_counter()
     with ThreadPoolExecutor(clients) as pool:
@@ -94,16 +93,16 @@ def rate(run: Callable[[Work], int], jobs: Sequence[Work], clients: int) -> floa
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="compact", help="a model's name or folder")
-    parser.add_argument("--photos", type=int, default=8)
-    parser.add_argument("--captions", type=int, default=6, help="of each photo")
+    parser.add_argument("--images", type=int, default=8)
+    parser.add_argument("--captions", type=int, default=6, help="per image")
     parser.add_argument("--clients", type=int, default=4)
     args = parser.parse_args()
-    jobs = work(args.photos + 1, args.captions)
+    jobs = work(args.images + 1, args.captions)
     loop = rate(plain(args.model), jobs, 1)
     with serving(args.model, "--max-queue", str(args.clients)) as url:
         served = rate(over_http(url), jobs, args.clients)
-    print(f"plain loop: {loop:.2f} captions a second ({args.photos} photos, {args.captions} captions each)")
-    print(f"server, {args.clients} clients: {served:.2f} captions a second, {served / loop:.2f} of the loop")
+    print(f"plain loop: {loop:.2f} captions per second ({args.images} images, {args.captions} captions each)")
+    print(f"server, {args.clients} clients: {served:.2f} captions per second, {served / loop:.2f} of the loop")
 
 
 if __name__ == "__main__":

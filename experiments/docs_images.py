@@ -18,7 +18,7 @@ from bench.serve import serving
 from ppmn.evaluation.evaluate import evaluate, model_answers
 from ppmn.evaluation.figures import sheet
 from ppmn.grounding.grounder import Grounder, load
-from ppmn.samples import PHOTOS, registry_photo
+from ppmn.samples import SAMPLE_PHOTOS, sample_image
 from ppmn.synthetic.scenes import write_scenes
 from ppmn.training.sources import open_sources
 from ppmn.training.validation import row
@@ -32,8 +32,8 @@ def contact(grounder: Grounder, file: Path) -> None:
     """Overlays of all photos, two lines of the narrative under each."""
     picture = Image.new("RGB", (4 * TILE[0], 2 * (TILE[1] + 3 * LINE)), "white")
     draw = ImageDraw.Draw(picture)
-    for number, photo in enumerate(PHOTOS):
-        path, narrative = registry_photo(photo.name)
+    for number, photo in enumerate(SAMPLE_PHOTOS):
+        path, narrative = sample_image(photo.name)
         overlay = ppmn.overlay(grounder.ground(path, narrative))
         overlay.thumbnail((TILE[0] - 8, TILE[1]))
         x, y = number % 4 * TILE[0], number // 4 * (TILE[1] + 3 * LINE)
@@ -83,7 +83,7 @@ def screenshot(url: str, file: Path, *, chromium: str, ground: bool = False, hei
         page.goto(url)
         if ground:
             page.locator("#samples button").first.click()
-            page.locator("#other").wait_for()
+            page.locator("#another").wait_for()
             page.click("#ground")
             expect(page.locator("#status")).to_contain_text("grounded", timeout=60_000)
         page.wait_for_timeout(500)
@@ -98,7 +98,7 @@ def main() -> None:
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="the browser's program")
     args = parser.parse_args()
     grounder = load(args.model)
-    grounding = grounder.ground(*registry_photo(SHOWN))
+    grounding = grounder.ground(*sample_image(SHOWN))
     ppmn.overlay(grounding).save(args.out / "overlay.jpg", quality=85)
     contact(grounder, args.out / "contact.jpg")
     scenes(grounder, args.out / "compact_scenes.jpg")

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from ppmn import cli
-from ppmn.samples import registry_photo
+from ppmn.samples import sample_image
 
 
 def main(model: str = "compact", out: Path = Path("demo")) -> int:
     """Ground the caption and print where the overlay and the page are."""
-    image, caption = registry_photo("motorcycle")
+    image, caption = sample_image("motorcycle")
     return cli.main(["ground", str(image), caption, "--model", model, "-o", str(out)])
 
 

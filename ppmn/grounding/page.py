@@ -1,4 +1,4 @@
-"""One self-contained HTML page of a grounding: `page.html` with the photo, the maps and the caption in it."""
+"""A grounding as one HTML file that works offline."""
 
 import base64
 import html
@@ -7,59 +7,80 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+from ppmn.grounding.maps import encode_map
+from ppmn.grounding.render import OPACITY, PALETTE, reduced
+from ppmn.grounding.result import Grounding, PhrasePrediction
 
-from ppmn.grounding.render import color, label_point, shrink
-from ppmn.grounding.result import Grounding
-
-SIDE = 1024  # longer side of the photo in the page
+_WEB = Path(__file__).parent / "web"
+_SCRIPTS = ("maps.js", "labels.js", "saved_page.js")
+_IMAGE_SIDE = 1024  # longer side of the image in the page
 
 
 def to_html(grounding: Grounding) -> str:
-    """The page; what a user wrote is in it as data and as escaped text only."""
-    template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-    data = json.dumps(_data(grounding), ensure_ascii=True)
-    for character in "<>&":  # so that no caption can end the script that holds it
+    """Make an HTML page of a grounding: pointing at a phrase shows its mask.
+
+    Args:
+        grounding: What `ground` returned.
+
+    Returns:
+        The page, with the image, the maps and the scripts in it.
+
+    Examples:
+        >>> from PIL import Image
+        >>> import ppmn
+        >>> image = Image.new("RGB", (64, 48), "skyblue")
+        >>> grounding = ppmn.load("compact", device="cpu").ground(image, "The sky above a house.")
+        >>> to_html(grounding).splitlines()[0]
+        '<!doctype html>'
+    """
+    data = json.dumps(_page_data(grounding), ensure_ascii=True)
+    for character in "<>&":  # so that no caption can end the script element
         data = data.replace(character, f"\\u{ord(character):04x}")
     title = grounding.caption if len(grounding.caption) <= 80 else f"{grounding.caption[:79]}…"
-    parts = {"__TITLE__": html.escape(title), "__CAPTION__": html.escape(grounding.caption), "__DATA__": data}
-    pieces = [template]
-    for name, text in parts.items():  # only the template's own marks, not the same words in a caption
+    texts = {
+        "__TITLE__": html.escape(title),
+        "__CAPTION__": html.escape(grounding.caption),
+        "__DATA__": data,
+        "__SCRIPT__": "".join(_read(name) for name in _SCRIPTS),
+    }
+    pieces = [_read("saved_page.html")]
+    for name, text in texts.items():  # in order, so that the same words in a caption are not replaced
         before, after = pieces.pop().split(name)
         pieces += [before, text, after]
     return "".join(pieces)
 
 
-def _data(grounding: Grounding) -> dict[str, Any]:
-    photo = shrink(grounding.image, SIDE)
+def _read(name: str) -> str:
+    return (_WEB / name).read_text(encoding="utf-8")
+
+
+def _page_data(grounding: Grounding) -> dict[str, Any]:
+    image = reduced(grounding.image, _IMAGE_SIDE)
     buffer = io.BytesIO()
-    photo.save(buffer, "JPEG", quality=88)
+    image.save(buffer, "JPEG", quality=88)
     geometry = grounding[0].geometry
     return {
         "caption": grounding.caption,
-        "photo": f"data:image/jpeg;base64,{_base64(buffer.getvalue())}",
-        "width": photo.width,
-        "height": photo.height,
+        "image": f"data:image/jpeg;base64,{_base64(buffer.getvalue())}",
+        "width": image.width,
+        "height": image.height,
         "threshold": grounding.threshold,
-        "grid": geometry.map_size,
-        "covered": geometry.content_size,
-        "phrases": [_phrase(grounding, number) for number in range(len(grounding))],
+        "map_size": geometry.map_size,
+        "content_size": geometry.content_size,
+        "palette": PALETTE,
+        "opacity": OPACITY,
+        "phrases": [_phrase_data(phrase) for phrase in grounding],
     }
 
 
-def _phrase(grounding: Grounding, number: int) -> dict[str, Any]:
-    phrase, (r, g, b) = grounding[number], color(number)
-    x, y = label_point(phrase, phrase.geometry)
+def _phrase_data(phrase: PhrasePrediction) -> dict[str, Any]:
+    low, high, data = encode_map(phrase.map)
     return {
         "text": phrase.text,
         "span": phrase.span,
         "score": round(phrase.score, 4),
-        "area": phrase.area,
-        "share": phrase.area / (phrase.geometry.width * phrase.geometry.height),
-        "peak": [x / phrase.geometry.width, y / phrase.geometry.height],
-        "map": _base64(np.rint(phrase.map * 255).astype(np.uint8).tobytes()),
-        "rgb": [r, g, b],
-        "ink": "#000" if 0.299 * r + 0.587 * g + 0.114 * b > 120 else "#fff",
+        "fraction": phrase.area / (phrase.geometry.width * phrase.geometry.height),
+        "map": {"low": low, "high": high, "data": _base64(data)},
     }
 
 

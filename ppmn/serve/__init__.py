@@ -1,1 +1,1 @@
-"""The web page and its server: see the narrative on the photo."""
+"""The web server: an HTTP API for grounding captions on images, and a page that uses it."""

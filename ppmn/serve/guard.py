@@ -1,4 +1,4 @@
-"""What stands before every request: who may ask, from where, how much; and the headers of every answer."""
+"""Checks before every request (origin, token, size) and security headers on every response."""
 
 import asyncio
 import hmac
@@ -15,10 +15,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ppmn.serve.limits import Limits
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-TEXT = 1_000_000  # bytes of a request that holds no photo
-FORM = 64_000  # bytes of a form around its photo
-OPEN = ("/", "/docs", "/openapi.json", "/healthz", "/favicon.ico")  # these tell nothing a token would hide
-HEADERS = {
+UPLOAD_PATH = "/api/images"
+_MAX_JSON_BYTES = 1_000_000  # of a request without an image
+_FORM_BYTES = 64_000  # of a multipart form around its image
+_OPEN_PATHS = ("/", "/docs", "/openapi.json", "/healthz", "/favicon.ico")  # served without a token
+_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
     "img-src 'self' blob: data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -30,93 +31,84 @@ HEADERS = {
 }
 
 
-def problem(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
-    """An answer that says what is wrong."""
-    return Response(json.dumps({"error": sentence}), status, headers, "application/json")
+def error_response(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+    """A response that says what is wrong."""
+    content = json.dumps({"error": sentence})  # ASCII, because the sentence may quote lone surrogates
+    return Response(content, status, headers, "application/json")
 
 
 class Guard:
-    """ASGI middleware; `seen` is told the route, the status and the seconds of every request."""
+    """ASGI middleware; `observe` gets the route, the status and the seconds of every request."""
 
     def __init__(
-        self,
-        app: ASGIApp,
-        limits: Limits,
-        host: str,
-        token: str | None,
-        seen: Callable[[str, int, float], None],
+        self, app: ASGIApp, limits: Limits, token: str | None, observe: Callable[[str, int, float], None]
     ) -> None:
-        self.app, self.limits, self.token, self.seen = app, limits, token, seen
-        self.hosts = LOOPBACK if host in LOOPBACK else None  # a name that leads elsewhere cannot be checked
+        self.app = app
+        self.limits = limits
+        self.token = token
+        self.observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        start, status = time.monotonic(), 500
+        start = time.monotonic()
+        status = 500
 
-        async def send_guarded(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message).update(HEADERS)
+                MutableHeaders(scope=message).update(_HEADERS)
             await send(message)
 
-        refusal = self._refusal(scope)
-        app = refusal or self.app
+        app = self._refusal(scope) or self.app
         try:
-            await app(scope, self._limited(scope, receive), send_guarded)
+            await app(scope, self._limited(scope, receive), send_with_headers)
         finally:
-            self.seen(getattr(scope.get("route"), "path", "other"), status, time.monotonic() - start)
+            route = getattr(scope.get("route"), "path", "other")
+            self.observe(route, status, time.monotonic() - start)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers, path = Headers(scope=scope), scope["path"]
-        host = headers.get("host", "")
-        if self.hosts is not None and _name(host) not in self.hosts:
-            return problem(403, "this server answers to its own machine only")  # not to a rebound name
+        headers = Headers(scope=scope)
+        path = scope["path"]
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != host:
-            return problem(403, "another site's page may not use this server")
-        if self.token and path not in OPEN and not path.startswith("/static/"):
+        if origin is not None and urlsplit(origin).netloc != headers.get("host", ""):
+            return error_response(403, "pages of other sites may not use this server")
+        if self.token and path not in _OPEN_PATHS and not path.startswith("/static/"):
             given = headers.get("authorization", "").removeprefix("Bearer ")
             if not hmac.compare_digest(given.encode(), self.token.encode()):
-                return problem(401, "this server asks for its token", {"WWW-Authenticate": "Bearer"})
+                return error_response(401, "this server requires its token", {"WWW-Authenticate": "Bearer"})
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length) > self._most(path):
-            return problem(413, self._too_large(path))
+        if not length.isdecimal() or int(length) > self._max_bytes(path):
+            return error_response(413, self._too_large(path))
         return None
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
-        """The request's body, as long as it is not too large and comes in time."""
-        count, more, until = 0, True, time.monotonic() + self.limits.seconds
+        """`receive` with limits on the size of the body and on the time it takes to arrive."""
+        count = 0
+        more = True
+        deadline = time.monotonic() + self.limits.seconds
 
         async def receive_limited() -> Message:
             nonlocal count, more
             if not more:
                 return await receive()
             try:
-                message = await asyncio.wait_for(receive(), max(0.01, until - time.monotonic()))
+                message = await asyncio.wait_for(receive(), max(0.01, deadline - time.monotonic()))
             except TimeoutError as error:
                 raise HTTPException(408, f"the request did not arrive in {self.limits.seconds} s") from error
             count += len(message.get("body", b""))
             more = message.get("more_body", False)
-            if count > self._most(scope["path"]):
+            if count > self._max_bytes(scope["path"]):
                 raise HTTPException(413, self._too_large(scope["path"]))
             return message
 
         return receive_limited
 
-    def _most(self, path: str) -> int:
-        return self.limits.upload * 1_000_000 + FORM if path == "/api/looks" else TEXT
+    def _max_bytes(self, path: str) -> int:
+        return self.limits.upload_mb * 1_000_000 + _FORM_BYTES if path == UPLOAD_PATH else _MAX_JSON_BYTES
 
     def _too_large(self, path: str) -> str:
-        if path == "/api/looks":
-            return f"the photo's file is too large; the most is {self.limits.upload} MB"
-        return f"the request is too large; the most is {TEXT:,} bytes"
-
-
-def _name(host: str) -> str:
-    """A host without its port, an IPv6 address without its brackets."""
-    try:
-        return urlsplit(f"//{host}").hostname or ""
-    except ValueError:
-        return ""
+        if path == UPLOAD_PATH:
+            return f"the image file is too large; the limit is {self.limits.upload_mb} MB"
+        return f"the request is too large; the limit is {_MAX_JSON_BYTES:,} bytes"

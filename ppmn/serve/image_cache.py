@@ -1,81 +1,76 @@
-"""Photos that have been looked at, kept while there is room."""
+"""A cache of encoded images with a limit on their number and one on their bytes."""
 
 import hashlib
 import io
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from cachetools import LRUCache
+
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import EncodedImage
-from ppmn.grounding.maps import MapGeometry
-from ppmn.grounding.render import shrink
+from ppmn.grounding.render import reduced
 
-SIDE = 1600  # longer side of the photo that the page shows
+_PREVIEW_SIDE = 1600  # longer side in pixels
 
 
 @dataclass(frozen=True)
 class CachedImage:
-    """A look under the name that a client asks for it by."""
+    """An encoded image and the id that clients know it by."""
 
     id: str
     encoded: EncodedImage = field(repr=False)
 
-    @property
-    def frame(self) -> MapGeometry:
-        return self.encoded.geometry
-
     @cached_property
     def preview(self) -> bytes:
-        """The photo upright and of a size for the screen, as every browser shows it."""
+        """The upright image at screen size, as JPEG."""
         buffer = io.BytesIO()
-        shrink(self.encoded.image, SIDE).save(buffer, "JPEG", quality=90)
+        reduced(self.encoded.image, _PREVIEW_SIDE).save(buffer, "JPEG", quality=90)
         return buffer.getvalue()
 
     @property
     def size(self) -> int:
-        """Bytes it takes."""
+        """Bytes in memory."""
         width, height = self.encoded.image.size
-        rounds = self.encoded.pixels.rounds
-        return 3 * width * height + sum(F.nbytes for F in rounds) + len(self.preview)
+        features = sum(F.nbytes for F in self.encoded.pixels.rounds)
+        return 3 * width * height + features + len(self.preview)
 
 
-def image_id_of(content: bytes) -> str:
-    """The same file gets the same id, so that it is not looked at twice; none can be guessed."""
+def image_id(content: bytes) -> str:
+    """The id of an image file: equal for equal files, and impossible to guess without the file."""
     return hashlib.sha256(content).hexdigest()[:32]
 
 
 class ImageCache:
-    """At most `most` looks and `room` bytes; what was not asked for longest goes first."""
+    """At most `max_images` images in at most `max_bytes`; the least recently used image goes first."""
 
-    def __init__(self, most: int, room: int) -> None:
-        self.most, self.room = most, room
-        self.bytes = 0
-        self._kept: OrderedDict[str, tuple[CachedImage, int]] = OrderedDict()
+    def __init__(self, max_images: int, max_bytes: int) -> None:
+        self.max_images = max_images
+        self._images: LRUCache[str, CachedImage] = LRUCache(max_bytes, getsizeof=lambda image: image.size)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._images)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all cached images."""
+        return int(self._images.currsize)
 
     def get(self, id: str) -> CachedImage | None:
+        """The image with this id; None if it is not cached."""
         with self._lock:
-            if id not in self._kept:
-                return None
-            self._kept.move_to_end(id)
-            return self._kept[id][0]
+            return self._images.get(id)
 
-    def put(self, kept: CachedImage) -> None:
-        size = kept.size
-        if size > self.room:
+    def put(self, image: CachedImage) -> None:
+        """Add an image, or raise InputError if it alone is above the limit."""
+        limit = self._images.maxsize
+        if image.size > limit:
             raise InputError(
-                f"the photo would take {size / 1e6:,.0f} MB to keep; the most is {self.room / 1e6:,.0f}"
+                f"the image takes {image.size / 1e6:,.0f} MB in the cache; the limit is {limit / 1e6:,.0f} MB"
             )
         with self._lock:
-            if kept.id in self._kept:
-                return
-            self._kept[kept.id] = kept, size
-            self.bytes += size
-            while len(self._kept) > self.most or self.bytes > self.room:
-                _, (_, freed) = self._kept.popitem(last=False)
-                self.bytes -= freed
+            self._images[image.id] = image
+            while len(self._images) > self.max_images:
+                self._images.popitem()

@@ -1,4 +1,4 @@
-"""What a visitor may ask of the server."""
+"""Limits on what clients may send and on what the server keeps."""
 
 from dataclasses import dataclass, field
 
@@ -11,26 +11,31 @@ def _limit(default: int, meaning: str) -> int:
 
 @dataclass(frozen=True)
 class Limits:
-    """Every field is an option of `ppmn serve`: `--max-upload 40`."""
+    """Every field is an option of `ppmn serve`: `upload_mb` is `--max-upload-mb`."""
 
-    upload: int = _limit(40, "megabytes of a photo's file")
-    pixels: int = _limit(120, "millions of pixels of a photo")
-    caption: int = _limit(20_000, "characters of a caption")
+    upload_mb: int = _limit(40, "megabytes of an image file")
+    megapixels: int = _limit(120, "millions of pixels of an image")
+    caption_length: int = _limit(20_000, "characters of a caption")
     phrases: int = _limit(1000, "phrases of a caption")
-    seconds: int = _limit(60, "seconds that a request may take, waiting included")
-    queue: int = _limit(32, "requests that may wait; more are told to come again")
-    looks: int = _limit(32, "photos that are kept")
-    cache: int = _limit(1000, "megabytes of photos that are kept")
+    seconds: int = _limit(60, "seconds per request, waiting included")
+    queue: int = _limit(32, "waiting requests; further requests get 503")
+    images: int = _limit(32, "encoded images in the cache")
+    cache_mb: int = _limit(1000, "megabytes of encoded images in the cache")
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value < 1:
-                raise InputError(f"--max-{name} is {value}; it must be at least 1")
+                option = name.replace("_", "-")
+                raise InputError(f"--max-{option} is {value}; it must be at least 1")
 
     def check_caption(self, caption: str) -> None:
-        if len(caption) > self.caption:
-            raise InputError(f"the caption has {len(caption):,} characters; the most is {self.caption:,}")
+        """Raise InputError if the caption is too long."""
+        if len(caption) > self.caption_length:
+            raise InputError(
+                f"the caption has {len(caption):,} characters; the limit is {self.caption_length:,}"
+            )
 
     def check_phrases(self, count: int) -> None:
+        """Raise InputError if a caption has too many phrases."""
         if count > self.phrases:
-            raise InputError(f"the caption has {count:,} phrases; the most is {self.phrases:,}")
+            raise InputError(f"the caption has {count:,} phrases; the limit is {self.phrases:,}")

@@ -1,128 +1,130 @@
-"""What goes over the wire: the requests' and answers' fields, and a grounding made into them."""
+"""The JSON of requests and responses."""
 
 import base64
 from typing import Annotated
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from ppmn.grounding.maps import encode_map
 from ppmn.grounding.render import OPACITY
 from ppmn.grounding.result import Grounding, PhrasePrediction, Round
-from ppmn.images import encode_rle
 from ppmn.phrases.rules import Phrase
 from ppmn.serve.image_cache import CachedImage
+from ppmn.types import Map
 
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Span = Annotated[
+_Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_SpanList = Annotated[
     list[int], Field(min_length=2, max_length=2, description="start and end, in characters of the caption")
 ]
 
 
-class Problem(BaseModel):
+class ErrorMessage(BaseModel):
     error: str = Field(description="one sentence that says what is wrong")
 
 
 class CaptionRequest(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    caption: str = Field(description="a narrative; [brackets] mark phrases where no spans do")
-    spans: list[Span] | None = Field(None, description="the phrases; without them they are found")
+    caption: str = Field(description="a caption; [brackets] mark its phrases if there are no spans")
+    spans: list[_SpanList] | None = Field(None, description="the phrases; null finds the noun phrases")
 
 
 class GroundRequest(CaptionRequest):
-    threshold: Share | None = Field(None, description="what a response must pass; default: the model's own")
-    all_phrases: bool = Field(False, description="also phrases that name no object")
-    masks: bool = Field(True, description="whether the answer has each mask in COCO's run-length form")
-    rounds: bool = Field(False, description="whether the answer has the maps and pixels of every round")
+    threshold: _Fraction | None = Field(
+        None, description="the response above which a pixel is in a mask; null takes the model's own"
+    )
+    all_phrases: bool = Field(False, description="also ground phrases that name no object")
+    masks: bool = Field(True, description="include each mask in COCO's run-length encoding")
+    keep_rounds: bool = Field(False, description="include the maps and pixels of every round")
 
 
 class FileRequest(CaptionRequest):
-    threshold: Share | None = None
+    threshold: _Fraction | None = None
     all_phrases: bool = False
-    opacity: Share = Field(OPACITY, description="of the masks in overlay.png")
-    outline: bool = Field(True, description="whether the masks in overlay.png have outlines")
+    opacity: _Fraction = Field(OPACITY, description="of the masks in overlay.png")
+    outline: bool = Field(True, description="outline the masks in overlay.png")
 
 
-class FoundPhrase(BaseModel):
+class CaptionPhrase(BaseModel):
     text: str
-    span: Span
+    span: _SpanList
     head: str
     plural: bool
-    abstract: bool = Field(description="it names no object and is left out unless it is asked for")
+    abstract: bool = Field(description="it names no object, and is grounded with all_phrases only")
 
 
-class Phrases(BaseModel):
-    caption: str = Field(description="without brackets; what the spans count in")
-    phrases: list[FoundPhrase]
+class CaptionPhrases(BaseModel):
+    caption: str = Field(description="the caption without brackets, which the spans refer to")
+    phrases: list[CaptionPhrase]
 
 
-class EncodedImageInfo(BaseModel):
-    id: str = Field(description="for /api/looks/{id}/...; kept while there is room")
+class ImageInfo(BaseModel):
+    id: str = Field(description="for /api/images/{id}/...; valid while the image is in the cache")
     width: int
     height: int
-    grid: list[int] = Field(description="rows and columns of a map")
-    covered: list[float] = Field(description="of these the photo's own, which may end within a cell")
+    map_size: list[int] = Field(description="height and width of a map")
+    content_size: list[float] = Field(description="the part of a map that the image covers; the rest is padding")
 
 
-class Map8(BaseModel):
+class EncodedMap(BaseModel):
     """Responses at the network's stride: low + (high - low) * byte / 255, row by row."""
 
     low: float
     high: float
-    data: str = Field(description="base64, one byte a cell")
+    data: str = Field(description="base64, one byte per pixel of the map")
 
 
-class RLE(BaseModel):
+class RunLengthMask(BaseModel):
     size: list[int]
     counts: str
 
 
 class PhraseResult(BaseModel):
     text: str
-    span: Span
+    span: _SpanList
     head: str
     plural: bool
-    score: float = Field(description="mean response inside the mask; 0 where it is empty")
+    score: float = Field(description="mean response inside the mask; 0 if the mask is empty")
     area: int = Field(description="pixels of the mask")
-    box: list[int] | None = Field(description="x, y, width, height; null where the mask is empty")
-    map: Map8
-    rle: RLE | None = Field(None, description="the mask in COCO's form, where it was asked for")
+    box: list[int] | None = Field(description="x, y, width, height; null if the mask is empty")
+    map: EncodedMap
+    rle: RunLengthMask | None = Field(None, description="the mask in COCO's encoding, if requested")
 
 
-class RoundMaps(BaseModel):
-    maps: list[Map8] = Field(description="one a phrase")
+class RoundResult(BaseModel):
+    maps: list[EncodedMap] = Field(description="one per phrase")
     pixels: list[list[list[float]]] = Field(
-        description="of each phrase the pixels that the next round looks at; none at the end"
+        description="x and y of the pixels of each phrase that the next round attends to; empty for the last"
     )
 
 
-class Grounded(EncodedImageInfo):
+class GroundingResult(ImageInfo):
     model: str
     caption: str
     threshold: float
     phrases: list[PhraseResult]
     skipped: list[str] = Field(description="phrases that name no object")
-    rounds: list[RoundMaps] | None = Field(None, description="H0 to HL, where they were asked for")
+    rounds: list[RoundResult] | None = Field(None, description="H0 to HL, if requested")
 
 
-class Sample(BaseModel):
+class SampleInfo(BaseModel):
     name: str
     caption: str
 
 
-class About(BaseModel):
+class ServerInfo(BaseModel):
     version: str
     model: str
     threshold: float
     opacity: float
-    palette: list[str] = Field(description="colours of the phrases, in order and again")
+    palette: list[str]
     limits: dict[str, int]
-    samples: list[Sample]
+    samples: list[SampleInfo]
 
 
-def found_phrase(phrase: Phrase) -> FoundPhrase:
-    return FoundPhrase(
+def caption_phrase(phrase: Phrase) -> CaptionPhrase:
+    """A phrase found in a caption."""
+    return CaptionPhrase(
         text=phrase.text,
         span=[phrase.start, phrase.end],
         head=phrase.head,
@@ -131,30 +133,32 @@ def found_phrase(phrase: Phrase) -> FoundPhrase:
     )
 
 
-def image_info(kept: CachedImage) -> EncodedImageInfo:
-    frame = kept.frame
-    return EncodedImageInfo(
-        id=kept.id,
-        width=frame.width,
-        height=frame.height,
-        grid=[*frame.map_size],
-        covered=[*frame.content_size],
+def image_info(cached: CachedImage) -> ImageInfo:
+    """The sizes of a cached image and of its maps."""
+    geometry = cached.encoded.geometry
+    return ImageInfo(
+        id=cached.id,
+        width=geometry.width,
+        height=geometry.height,
+        map_size=[*geometry.map_size],
+        content_size=[*geometry.content_size],
     )
 
 
-def grounded(kept: CachedImage, grounding: Grounding, masks: bool) -> Grounded:
-    return Grounded(
-        **image_info(kept).model_dump(),
+def grounding_result(cached: CachedImage, grounding: Grounding, *, masks: bool) -> GroundingResult:
+    """A grounding as the server returns it."""
+    return GroundingResult(
+        **image_info(cached).model_dump(),
         model=grounding.model,
         caption=grounding.caption,
         threshold=grounding.threshold,
-        phrases=[_phrase(phrase, masks) for phrase in grounding],
+        phrases=[_phrase_result(phrase, masks) for phrase in grounding],
         skipped=[phrase.text for phrase in grounding.skipped],
-        rounds=[_round(step) for step in grounding.rounds] or None,
+        rounds=[_round_result(step) for step in grounding.rounds] or None,
     )
 
 
-def _phrase(phrase: PhrasePrediction, mask: bool) -> PhraseResult:
+def _phrase_result(phrase: PhrasePrediction, masks: bool) -> PhraseResult:
     return PhraseResult(
         text=phrase.text,
         span=[*phrase.span],
@@ -163,19 +167,18 @@ def _phrase(phrase: PhrasePrediction, mask: bool) -> PhraseResult:
         score=round(phrase.score, 6),
         area=phrase.area,
         box=None if phrase.box is None else [*phrase.box],
-        map=map8(phrase.map),
-        rle=RLE(**encode_rle(phrase.mask)) if mask else None,
+        map=_encoded_map(phrase.map),
+        rle=RunLengthMask(**phrase.rle()) if masks else None,
     )
 
 
-def _round(step: Round) -> RoundMaps:
-    return RoundMaps(
-        maps=[map8(response) for response in step.maps],
+def _round_result(step: Round) -> RoundResult:
+    return RoundResult(
+        maps=[_encoded_map(response) for response in step.maps],
         pixels=[np.round(points, 1).tolist() for points in step.pixels],
     )
 
 
-def map8(response: NDArray[np.float32]) -> Map8:
-    """Eight bits over the map's own range, so that a map of little contrast keeps its shape."""
+def _encoded_map(response: Map) -> EncodedMap:
     low, high, data = encode_map(response)
-    return Map8(low=low, high=high, data=base64.b64encode(data).decode("ascii"))
+    return EncodedMap(low=low, high=high, data=base64.b64encode(data).decode("ascii"))

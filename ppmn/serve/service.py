@@ -1,14 +1,12 @@
-"""What the server does for a request, in the worker's thread."""
+"""What the server does for its requests, without HTTP."""
 
 import io
 import json
-from dataclasses import dataclass
 from enum import StrEnum
 
 from PIL import Image
 
 from ppmn.errors import InputError
-from ppmn.grounding.formats import to_coco, to_panoptic
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.page import to_html
 from ppmn.grounding.render import overlay
@@ -16,13 +14,17 @@ from ppmn.grounding.result import Grounding
 from ppmn.images import read_image
 from ppmn.phrases.caption import parse_caption
 from ppmn.phrases.rules import find_phrases, parse_brackets
-from ppmn.serve import schemas as answers
-from ppmn.serve.counters import Metrics
-from ppmn.serve.image_cache import CachedImage, ImageCache, image_id_of
+from ppmn.serve import schemas
+from ppmn.serve.counters import Counters
+from ppmn.serve.image_cache import CachedImage, ImageCache, image_id
 from ppmn.serve.limits import Limits
+from ppmn.serve.work_queue import WorkQueue
+from ppmn.types import Span
 
 
 class FileName(StrEnum):
+    """Files that the server makes of a grounding."""
+
     OVERLAY = "overlay.png"
     PANOPTIC = "panoptic.png"
     SEGMENTS = "panoptic.json"
@@ -30,88 +32,97 @@ class FileName(StrEnum):
     PAGE = "page.html"
 
 
-FILES = {
-    FileName.OVERLAY: "image/png",
-    FileName.PANOPTIC: "image/png",
-    FileName.SEGMENTS: "application/json",
-    FileName.COCO: "application/json",
-    FileName.PAGE: "text/html",
-}
-
-
 class ImageGoneError(Exception):
-    """The photo is not in the cache."""
+    """The image is not in the cache."""
 
 
-@dataclass(frozen=True)
 class Service:
-    grounder: Grounder
-    limits: Limits
-    looks: ImageCache
-    metrics: Metrics
+    """One model with its cache of encoded images and its queues."""
 
-    def look(self, content: bytes) -> bytes:
-        """EncodedImage at a photo, unless the same file is kept."""
-        id = image_id_of(content)
-        kept = self.looks.get(id)
-        if kept is None:
-            photo = read_image(content, max_pixels=self.limits.pixels * 1_000_000)
-            kept = CachedImage(id, self.grounder.encode(photo))
-            self.metrics.encoded.inc()
-            self.looks.put(kept)
-        return answers.image_info(kept).model_dump_json().encode()
+    def __init__(self, grounder: Grounder, limits: Limits) -> None:
+        self.grounder = grounder
+        self.limits = limits
+        self.images = ImageCache(limits.images, limits.cache_mb * 1_000_000)
+        self.model_queue = WorkQueue("model", limits.queue, limits.seconds)
+        self.text_queue = WorkQueue("text", limits.queue, limits.seconds)  # does not wait for images
+        self.counters = Counters(self.images, self.model_queue, self.text_queue)
 
-    def kept(self, id: str) -> CachedImage:
-        kept = self.looks.get(id)
-        if kept is None:
-            raise ImageGoneError("this photo is not kept (any more); send it again")
-        return kept
+    def close(self) -> None:
+        """End the worker threads."""
+        self.model_queue.close()
+        self.text_queue.close()
 
-    def ground(self, kept: CachedImage, asked: answers.GroundRequest) -> bytes:
-        found = self._ground(kept, asked, asked.rounds)
-        return answers.grounded(kept, found, asked.masks).model_dump_json().encode()
+    def encode(self, content: bytes) -> bytes:
+        """Encode an image file, unless it is in the cache."""
+        id = image_id(content)
+        cached = self.images.get(id)
+        if cached is None:
+            image = read_image(content, max_pixels=self.limits.megapixels * 1_000_000)
+            cached = CachedImage(id, self.grounder.encode(image))
+            self.counters.encoded.inc()
+            self.images.put(cached)
+        return schemas.image_info(cached).model_dump_json().encode()
 
-    def file(self, kept: CachedImage, name: FileName, asked: answers.FileRequest) -> bytes:
-        found = self._ground(kept, asked)
+    def cached(self, id: str) -> CachedImage:
+        """The image with this id, or ImageGoneError."""
+        cached = self.images.get(id)
+        if cached is None:
+            raise ImageGoneError("this image is not in the cache (any more); send it again")
+        return cached
+
+    def ground(self, cached: CachedImage, request: schemas.GroundRequest) -> bytes:
+        """Ground a caption; the result as JSON."""
+        grounding = self._ground(cached, request, keep_rounds=request.keep_rounds)
+        return schemas.grounding_result(cached, grounding, masks=request.masks).model_dump_json().encode()
+
+    def file(self, cached: CachedImage, name: FileName, request: schemas.FileRequest) -> bytes:
+        """Ground a caption; the result as a file."""
+        grounding = self._ground(cached, request)
         match name:
             case FileName.OVERLAY:
-                return _png(overlay(found, opacity=asked.opacity, outline=asked.outline))
+                return _png(overlay(grounding, opacity=request.opacity, outline=request.outline))
             case FileName.PANOPTIC:
-                return _png(to_panoptic(found)[0])
+                return _png(grounding.to_panoptic()[0])
             case FileName.SEGMENTS:
-                return json.dumps(to_panoptic(found)[1]).encode()
+                return json.dumps(grounding.to_panoptic()[1]).encode()
             case FileName.COCO:
-                return json.dumps(to_coco(found)).encode()
+                return json.dumps(grounding.to_coco()).encode()
             case FileName.PAGE:
-                return to_html(found).encode()
+                return to_html(grounding).encode()
 
-    def phrases(self, asked: answers.CaptionRequest) -> bytes:
-        self.limits.check_caption(asked.caption)
-        self.limits.check_phrases(len(asked.spans or []))
-        caption, spans = asked.caption, _spans(asked)
+    def phrases(self, request: schemas.CaptionRequest) -> bytes:
+        """The noun phrases of a caption as JSON."""
+        self.limits.check_caption(request.caption)
+        self.limits.check_phrases(len(request.spans or []))
+        caption, spans = request.caption, _spans(request)
         if spans is None:
             caption, spans = parse_brackets(caption)
-        found = [answers.found_phrase(phrase) for phrase in find_phrases(caption, spans=spans)]
-        return answers.Phrases(caption=caption, phrases=found).model_dump_json().encode()
+        found = [schemas.caption_phrase(phrase) for phrase in find_phrases(caption, spans=spans)]
+        return schemas.CaptionPhrases(caption=caption, phrases=found).model_dump_json().encode()
 
     def _ground(
-        self, kept: CachedImage, asked: answers.GroundRequest | answers.FileRequest, rounds: bool = False
+        self,
+        cached: CachedImage,
+        request: schemas.GroundRequest | schemas.FileRequest,
+        keep_rounds: bool = False,
     ) -> Grounding:
-        self.limits.check_caption(asked.caption)
-        caption = parse_caption(asked.caption, spans=_spans(asked), all_phrases=asked.all_phrases)
+        self.limits.check_caption(request.caption)
+        caption = parse_caption(request.caption, spans=_spans(request), all_phrases=request.all_phrases)
         self.limits.check_phrases(len(caption.phrases))
-        found = kept.encoded.ground_phrases(caption, threshold=asked.threshold, keep_rounds=rounds)
-        self.metrics.grounded.inc()
-        return found
+        grounding = cached.encoded.ground_phrases(
+            caption, threshold=request.threshold, keep_rounds=keep_rounds
+        )
+        self.counters.grounded.inc()
+        return grounding
 
 
-def _spans(asked: answers.CaptionRequest) -> list[tuple[int, int]] | None:
-    if asked.spans == []:
-        raise InputError("no phrase is marked; mark some, or leave the spans out")
-    return None if asked.spans is None else [(start, end) for start, end in asked.spans]
+def _spans(request: schemas.CaptionRequest) -> list[Span] | None:
+    if request.spans == []:
+        raise InputError("spans is empty; mark at least one phrase, or leave it out")
+    return None if request.spans is None else [(start, end) for start, end in request.spans]
 
 
-def _png(picture: Image.Image) -> bytes:
+def _png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
-    picture.save(buffer, "PNG", compress_level=1)
+    image.save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()

@@ -12,7 +12,7 @@ import ppmn
 from ppmn.cli import main
 from ppmn.demo import main as demo
 from ppmn.model.folder import model_folder
-from ppmn.samples import registry_photo
+from ppmn.samples import sample_image
 
 
 def test_it_finds_the_sky_above_the_grass() -> None:
@@ -27,7 +27,7 @@ def test_it_finds_the_sky_above_the_grass() -> None:
 
 
 def test_bfloat16_is_for_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    photo, narrative = registry_photo("motorcycle")
+    photo, narrative = sample_image("motorcycle")
     found = []
     for abilities in ({}, {"avx512_bf16": True}):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda abilities=abilities: abilities, False)

@@ -1,4 +1,4 @@
-"""The page in a real browser, from the photo to the files."""
+"""The page in a real browser, from the image to the downloads."""
 
 import io
 import json
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from pycocotools import mask as coco_mask
-from support.serving import CAPTION, encoded, look, metric, photo, running, small_model
+from support.serving import CAPTION, drawn_image, image_bytes, metric, running, small_model, upload
 from support.visitor import SHOTS, Visitor, playwright
 
 import ppmn
@@ -28,8 +28,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("photo") / "photo.png"
-    path.write_bytes(encoded(photo(480, 320)))
+    path = tmp_path_factory.mktemp("image") / "image.png"
+    path.write_bytes(image_bytes(drawn_image(480, 320)))
     return path
 
 
@@ -37,62 +37,62 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def visitor(browser: Any, server: httpx.Client) -> Iterator[Visitor]:
     visitor = Visitor(browser, server)
     yield visitor
-    visitor.leave()
+    visitor.close()
 
 
 def decoded(answer: dict[str, Any], number: int) -> np.ndarray:
     return coco_mask.decode(answer["phrases"][number]["rle"]).astype(bool)
 
 
-def test_from_the_photo_to_the_masks(visitor: Visitor, file: Path) -> None:
+def test_upload_write_ground(visitor: Visitor, file: Path) -> None:
     page = visitor.page
     visitor.upload(file)
     visitor.write(CAPTION, 4)
-    assert page.locator("#lines [data-of]").all_inner_texts() == TEXTS  # underlined, not grounded yet
-    assert not [a for a in visitor.asked if a.endswith("/ground")]
+    assert page.locator("#underlines [data-phrases]").all_inner_texts() == TEXTS  # underlined, not grounded yet
+    assert not [r for r in visitor.requests if r.endswith("/ground")]
     visitor.ground()
-    assert [t.split()[0] for t in page.locator("#stage .tag").all_inner_texts()] != []
+    assert [t.split()[0] for t in page.locator("#figure .label").all_inner_texts()] != []
     scores = page.locator("#phrases .score").all_inner_texts()
-    assert all("·" in score or score == "nowhere" for score in scores) and "·" in "".join(scores)
+    assert all("·" in score or score == "no mask" for score in scores) and "·" in "".join(scores)
     assert visitor.canvas()[..., 3].any()
-    visitor.shot("light")
+    visitor.screenshot("light")
 
 
-def test_hovering_goes_both_ways(visitor: Visitor, file: Path) -> None:
+def test_hover_highlights_phrases_and_masks(visitor: Visitor, file: Path) -> None:
     page = visitor.page
     visitor.upload(file)
     visitor.write(CAPTION, 4)
     visitor.ground()
     page.hover("#phrases li:nth-child(3) .phrase")
-    assert visitor.lit() == ["red ball"]
-    assert page.locator("#lines .on").all_inner_texts() == ["red ball"]
-    assert page.locator("#stage .tag.on").all_inner_texts() in ([], ["3 red ball"])
+    assert visitor.highlighted() == ["red ball"]
+    assert page.locator("#underlines .on").all_inner_texts() == ["red ball"]
+    assert page.locator("#figure .label.on").all_inner_texts() in ([], ["3 red ball"])
     dimmed = visitor.canvas()
     mask = visitor.mask(2)
     assert (dimmed[~mask] == [0, 0, 0, 160]).all() and (dimmed[mask][:, :3] != 0).any()
-    word = page.locator("#lines [data-of='0']").bounding_box()
+    word = page.locator("#underlines [data-phrases='0']").bounding_box()
     page.mouse.move(word["x"] + word["width"] / 2, word["y"] + word["height"] / 2)
-    assert visitor.lit() == ["two dogs"]
+    assert visitor.highlighted() == ["two dogs"]
     area = page.locator("#masks").bounding_box()
     x, y = 200, 150
     page.mouse.move(area["x"] + (x + 0.5) / 480 * area["width"], area["y"] + (y + 0.5) / 320 * area["height"])
-    id = visitor.state("state.photo.id")
-    answer = visitor.server.post(f"/api/looks/{id}/ground", json={"caption": CAPTION}).json()
+    id = visitor.state("state.image.id")
+    answer = visitor.server.post(f"/api/images/{id}/ground", json={"caption": CAPTION}).json()
     there = [p["text"] for n, p in enumerate(answer["phrases"]) if decoded(answer, n)[y, x]]
-    assert visitor.lit() == there  # several may share a pixel
+    assert visitor.highlighted() == there  # several may share a pixel
     page.mouse.move(2, 2)
-    assert visitor.lit() == []
+    assert visitor.highlighted() == []
 
 
-def test_threshold_opacity_and_outline_act_without_a_request(visitor: Visitor, file: Path) -> None:
+def test_sliders_need_no_request(visitor: Visitor, file: Path) -> None:
     visitor.upload(file)
     visitor.write(CAPTION, 4)
     visitor.ground()
-    before = len(visitor.asked)
+    before = len(visitor.requests)
     first = visitor.canvas()
-    areas = visitor.state("state.phrases.map((p) => p.seen.mask.area)")
+    areas = visitor.state("state.phrases.map((p) => p.result.mask.area)")
     visitor.slide("threshold", 0.6)
-    assert sum(visitor.state("state.phrases.map((p) => p.seen.mask.area)")) < sum(areas)
+    assert sum(visitor.state("state.phrases.map((p) => p.result.mask.area)")) < sum(areas)
     visitor.slide("threshold", 0.5)
     np.testing.assert_array_equal(visitor.canvas(), first)
     visitor.slide("opacity", 0.2)
@@ -100,35 +100,35 @@ def test_threshold_opacity_and_outline_act_without_a_request(visitor: Visitor, f
     assert set(np.unique(fainter)) == {0, 51, 255}
     visitor.page.uncheck("#outline")
     assert set(np.unique(visitor.canvas()[..., 3])) == {0, 51}
-    assert visitor.asked[before:] == []
+    assert visitor.requests[before:] == []
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.55])
-def test_the_browser_s_masks_are_the_server_s(visitor: Visitor, file: Path, threshold: float) -> None:
+def test_browser_masks_match_server(visitor: Visitor, file: Path, threshold: float) -> None:
     visitor.upload(file)
     visitor.write(CAPTION, 4)
     visitor.ground()
     visitor.slide("threshold", 0.9)
     visitor.slide("threshold", threshold)
-    id = visitor.state("state.photo.id")
+    id = visitor.state("state.image.id")
     body = {"caption": CAPTION, "threshold": threshold}
-    answer = visitor.server.post(f"/api/looks/{id}/ground", json=body).json()
+    answer = visitor.server.post(f"/api/images/{id}/ground", json=body).json()
     for number, phrase in enumerate(answer["phrases"]):
         mask = visitor.mask(number)
         wanted = decoded(answer, number)
         assert (mask != wanted).sum() <= 0.01 * wanted.sum()
-        assert visitor.state(f"state.phrases[{number}].seen.mask.score") == pytest.approx(
+        assert visitor.state(f"state.phrases[{number}].result.mask.score") == pytest.approx(
             phrase["score"], abs=0.005
         )
 
 
-def test_the_rounds_are_gone_through(visitor: Visitor, file: Path) -> None:
+def test_rounds_view(visitor: Visitor, file: Path) -> None:
     page = visitor.page
     visitor.upload(file)
     visitor.write(CAPTION, 4)
     visitor.ground()
     page.check("input[value=rounds]", force=True)
-    playwright.expect(page.locator("#told")).to_contain_text("H2, the response of “two dogs” after round 2")
+    playwright.expect(page.locator("#round-note")).to_contain_text("H2, the response of “two dogs” after round 2")
     pictures = []
     for step in (0, 1, 2):
         visitor.slide("round", step)
@@ -136,20 +136,20 @@ def test_the_rounds_are_gone_through(visitor: Visitor, file: Path) -> None:
         pictures.append(visitor.canvas())
     assert (pictures[0] != pictures[1]).any() and (pictures[1] != pictures[2]).any()
     visitor.slide("round", 0)
-    assert "language-compatible pixels go into round 1" in page.inner_text("#told")
-    visitor.shot("rounds")
+    assert "language-compatible pixels" in page.inner_text("#round-note")
+    visitor.screenshot("rounds")
     page.hover("#phrases li:nth-child(2) .phrase")
-    playwright.expect(page.locator("#told")).to_contain_text("“green grass”")
+    playwright.expect(page.locator("#round-note")).to_contain_text("“green grass”")
 
 
-def test_phrases_are_added_and_removed(visitor: Visitor, file: Path) -> None:
+def test_add_and_remove_phrases(visitor: Visitor, file: Path) -> None:
     page = visitor.page
     visitor.upload(file)
     visitor.write("a 😀 dog sits on the [green grass] near it", 1)  # brackets mark all there are
     visitor.write("a 😀 dog sits on the green grass near it", 2)
-    encoded_before = metric(visitor.server, "ppmn_looks_encoded_total")
+    encoded = metric(visitor.server, "ppmn_images_encoded_total")
     page.click("[aria-label='Remove green grass']")
-    assert page.locator("#lines [data-of]").all_inner_texts() == ["dog"]
+    assert page.locator("#underlines [data-phrases]").all_inner_texts() == ["dog"]
     page.locator("#caption").evaluate("(e) => { e.focus(); e.setSelectionRange(9, 13); }")  # "sits"
     page.get_by_role("button", name="Add “sits”").click()
     assert page.locator("#phrases .text").all_inner_texts() == ["dog", "sits"]
@@ -160,13 +160,13 @@ def test_phrases_are_added_and_removed(visitor: Visitor, file: Path) -> None:
     assert page.locator("#phrases .text").all_inner_texts() == ["sits"]
     page.locator("#caption").press("Home")
     page.keyboard.type("so ")  # what was marked moves along
-    assert page.locator("#lines [data-of]").all_inner_texts() == ["sits"]
+    assert page.locator("#underlines [data-phrases]").all_inner_texts() == ["sits"]
     playwright.expect(page.locator("#status")).to_contain_text("changed")
     visitor.ground()
-    assert metric(visitor.server, "ppmn_looks_encoded_total") == encoded_before
+    assert metric(visitor.server, "ppmn_images_encoded_total") == encoded
 
 
-def test_every_download_can_be_read_back(visitor: Visitor, file: Path, browser: Any, tmp_path: Path) -> None:
+def test_downloads_are_readable(visitor: Visitor, file: Path, browser: Any, tmp_path: Path) -> None:
     visitor.upload(file)
     visitor.write(CAPTION, 4)
     visitor.ground()
@@ -174,20 +174,20 @@ def test_every_download_can_be_read_back(visitor: Visitor, file: Path, browser: 
     assert overlay.size == (480, 320)
     coco = json.loads(visitor.download("coco.json"))
     assert [a["text"] for a in coco["annotations"]] == TEXTS
-    shown = visitor.state("state.phrases.map((p) => p.seen.mask.area)")
+    shown = visitor.state("state.phrases.map((p) => p.result.mask.area)")
     for annotation, area in zip(coco["annotations"], shown, strict=True):
         assert area == pytest.approx(int(coco_mask.area(annotation["segmentation"])), rel=0.01)
     ids = np.asarray(Image.open(io.BytesIO(visitor.download("panoptic.png"))))[..., 0]
     segments = json.loads(visitor.download("panoptic.json"))["annotations"][0]["segments_info"]
     assert {s["id"]: s["area"] for s in segments} == {i: (ids == i).sum() for i in np.unique(ids) if i}
     (tmp_path / "page.html").write_bytes(visitor.download("page.html"))
-    alone = browser.new_context(offline=True).new_page()
-    alone.goto((tmp_path / "page.html").as_uri())
-    assert alone.locator("#list button").count() == 4
-    alone.context.close()
+    offline = browser.new_context(offline=True).new_page()
+    offline.goto((tmp_path / "page.html").as_uri())
+    assert offline.locator("#list button").count() == 4
+    offline.context.close()
 
 
-def test_a_link_brings_caption_and_settings_back(visitor: Visitor, file: Path) -> None:
+def test_link_restores_caption_and_settings(visitor: Visitor, file: Path) -> None:
     page = visitor.page
     visitor.upload(file)
     visitor.write("two dogs & a cat # % 😀 +", 2)
@@ -199,7 +199,7 @@ def test_a_link_brings_caption_and_settings_back(visitor: Visitor, file: Path) -
     page.click("#link")
     fields = parse_qs(urlsplit(page.url).fragment)
     assert fields["caption"] == ["two dogs & a cat # % 😀 +"] and fields["threshold"] == ["0.37"]
-    page.reload()  # the server still keeps the photo
+    page.reload()  # the image is still in the cache
     playwright.expect(page.locator("#status")).to_contain_text("1 phrase grounded")
     assert page.input_value("#caption") == fields["caption"][0]
     assert (page.input_value("#threshold"), page.input_value("#opacity")) == ("0.37", "0.8")
@@ -207,17 +207,17 @@ def test_a_link_brings_caption_and_settings_back(visitor: Visitor, file: Path) -
         "two dogs"
     ]
     other = visitor.context.browser.new_context().new_page()
-    other.goto(page.url)  # someone else's browser has no photo yet
+    other.goto(page.url)  # another browser has no image yet
     playwright.expect(other.locator("#phrases .text")).to_have_text(["two dogs"])
     assert other.locator("#empty").is_visible()
     other.context.close()
 
 
-def test_samples_and_a_link_to_one(visitor: Visitor) -> None:
+def test_link_to_sample(visitor: Visitor) -> None:
     page = visitor.page
     page.locator("#samples button").last.click()
     playwright.expect(page.locator("#phrases li").first).to_be_visible()
-    page.locator("#stage").wait_for()
+    page.locator("#figure").wait_for()
     visitor.ground()
     count = page.locator("#phrases li").count()
     page.wait_for_timeout(300)
@@ -229,7 +229,7 @@ def test_samples_and_a_link_to_one(visitor: Visitor) -> None:
     other.context.close()
 
 
-def test_the_keyboard_is_enough(visitor: Visitor, file: Path) -> None:
+def test_keyboard_only(visitor: Visitor, file: Path) -> None:
     page = visitor.page
     page.on("filechooser", lambda chooser: None)  # from now on it is ours to answer
 
@@ -244,25 +244,25 @@ def test_the_keyboard_is_enough(visitor: Visitor, file: Path) -> None:
     with page.expect_file_chooser() as chooser:
         page.keyboard.press("Enter")
     chooser.value.set_files(file)
-    page.locator("#other").wait_for()
+    page.locator("#another").wait_for()
     tab_to("#caption")
     page.keyboard.type(CAPTION)
     page.keyboard.press("Control+Enter")
     playwright.expect(page.locator("#status")).to_contain_text("4 phrases grounded")
     tab_to("#phrases li:nth-child(2) .phrase")
-    assert visitor.lit() == ["green grass"]
+    assert visitor.highlighted() == ["green grass"]
     page.keyboard.press("Enter")
     tab_to("[data-file='coco.json']")
-    assert visitor.lit() == ["green grass"]  # held
+    assert visitor.highlighted() == ["green grass"]  # held
     page.keyboard.press("Escape")
-    assert visitor.lit() == []
+    assert visitor.highlighted() == []
     tab_to("#threshold")
     page.keyboard.press("ArrowRight")
     assert page.inner_text("output[for=threshold]") == "0.51"
     tab_to("#caption")
     page.keyboard.press("Control+Home")
     page.keyboard.press("Control+Shift+ArrowRight")
-    tab_to("#mark")
+    tab_to("#add")
     page.keyboard.press("Enter")
     assert page.locator("#phrases li").count() == 5
     tab_to("[aria-label='Remove blue sky']")
@@ -270,7 +270,7 @@ def test_the_keyboard_is_enough(visitor: Visitor, file: Path) -> None:
     assert page.locator("#phrases li").count() == 4
 
 
-def test_a_phone_s_width(browser: Any, server: httpx.Client, file: Path) -> None:
+def test_phone_width(browser: Any, server: httpx.Client, file: Path) -> None:
     options = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
     visitor = Visitor(browser, server, **options)
     visitor.upload(file)
@@ -282,9 +282,9 @@ def test_a_phone_s_width(browser: Any, server: httpx.Client, file: Path) -> None
         box = visitor.page.locator(selector).first.bounding_box()
         assert box["x"] >= 0 and box["x"] + box["width"] <= 360 and box["height"] >= 40
     visitor.page.tap("#phrases li:nth-child(2) .phrase")
-    assert visitor.lit() == ["green grass"]
-    visitor.shot("phone")
-    visitor.leave()
+    assert visitor.highlighted() == ["green grass"]
+    visitor.screenshot("phone")
+    visitor.close()
 
 
 @pytest.mark.parametrize(
@@ -296,38 +296,38 @@ def test_a_phone_s_width(browser: Any, server: httpx.Client, file: Path) -> None
     ],
     ids=["script", "right to left", "emoji"],
 )
-def test_a_caption_is_only_ever_text(visitor: Visitor, file: Path, caption: str) -> None:
+def test_caption_is_never_html(visitor: Visitor, file: Path, caption: str) -> None:
     visitor.upload(file)
     visitor.write(caption)
     playwright.expect(visitor.page.locator("#phrases li").first).to_be_visible()
     visitor.ground()
-    assert visitor.page.locator("#lines").inner_text().rstrip("\u200b\n") == caption
-    assert visitor.page.locator("#lines img, #lines script, #phrases img, .tag img").count() == 0
+    assert visitor.page.locator("#underlines").inner_text().rstrip("\u200b\n") == caption
+    assert visitor.page.locator("#underlines img, #underlines script, #phrases img, .label img").count() == 0
     assert b"<script>alert" not in visitor.download("page.html")
 
 
-def test_what_is_wrong_is_said_on_the_page(visitor: Visitor, tmp_path: Path, file: Path) -> None:
+def test_errors_are_shown(visitor: Visitor, tmp_path: Path, file: Path) -> None:
     page, status = visitor.page, playwright.expect(visitor.page.locator("#status"))
     page.click("#ground")
     status.to_contain_text("There is no photo yet")
-    (tmp_path / "photo.png").write_bytes(b"PK\3\4 not a photo")
-    page.set_input_files("#file", tmp_path / "photo.png")
-    status.to_contain_text("not a photo in a format that is read")
+    (tmp_path / "image.png").write_bytes(b"PK\3\4 not an image")
+    page.set_input_files("#file", tmp_path / "image.png")
+    status.to_contain_text("not an image in a format that can be read")
     assert page.locator("#empty").is_visible()
     visitor.upload(file)
     page.click("#ground")
-    status.to_contain_text("There is no narrative yet")
+    status.to_contain_text("There is no caption yet")
     visitor.write("[a dog")
     status.to_contain_text("bracket is opened and not closed")
 
 
-def test_a_photo_the_server_let_go_is_sent_again(visitor: Visitor, file: Path) -> None:
+def test_evicted_image_is_sent_again(visitor: Visitor, file: Path) -> None:
     visitor.upload(file)
-    for seed in range(40):  # more than are kept
-        look(visitor.server, encoded(photo(24, 16, 1000 + seed)))
+    for seed in range(40):  # more than the cache holds
+        upload(visitor.server, image_bytes(drawn_image(24, 16, 1000 + seed)))
     visitor.write(CAPTION, 4)
     visitor.ground()
-    assert visitor.asked.count("POST /api/looks") == 2
+    assert visitor.requests.count("POST /api/images") == 2
 
 
 def test_drop_and_paste(visitor: Visitor) -> None:
@@ -336,7 +336,7 @@ def test_drop_and_paste(visitor: Visitor) -> None:
       canvas.getContext("2d").fillRect(5, 5, 20, 20);
       canvas.convertToBlob().then((blob) => {
         const data = new DataTransfer();
-        data.items.add(new File([blob], "photo.png", { type: "image/png" }));
+        data.items.add(new File([blob], "image.png", { type: "image/png" }));
         document.dispatchEvent(kind === "drop"
           ? new DragEvent("drop", { dataTransfer: data, cancelable: true })
           : new ClipboardEvent("paste", { clipboardData: data, cancelable: true }));
@@ -345,13 +345,13 @@ def test_drop_and_paste(visitor: Visitor) -> None:
     })"""
     for kind in ("drop", "paste"):
         visitor.page.evaluate(give, kind)
-        visitor.page.locator("#stage").wait_for()
+        visitor.page.locator("#figure").wait_for()
         playwright.expect(visitor.page.locator("#status")).to_have_text("")
-        assert visitor.state("[state.photo.width, state.photo.height]") == [64, 48]
-    assert visitor.asked.count("POST /api/looks") == 2
+        assert visitor.state("[state.image.width, state.image.height]") == [64, 48]
+    assert visitor.requests.count("POST /api/images") == 2
 
 
-def test_the_page_asks_for_the_token(browser: Any, tmp_path: Path) -> None:
+def test_token_dialog(browser: Any, tmp_path: Path) -> None:
     with running(ppmn.load(small_model(tmp_path)), token="secret-word") as client:
         page = browser.new_context().new_page()
         page.goto(f"{client.base_url}/?token=secret-word")
@@ -363,4 +363,4 @@ def test_the_page_asks_for_the_token(browser: Any, tmp_path: Path) -> None:
         page.keyboard.press("Enter")
         page.locator("#samples img").first.wait_for()
         page.goto(f"{client.base_url}/docs")
-        playwright.expect(page.get_by_text("POST /api/looks/{id}/ground")).to_be_visible()
+        playwright.expect(page.get_by_text("POST /api/images/{id}/ground")).to_be_visible()

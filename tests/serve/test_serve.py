@@ -1,4 +1,4 @@
-"""The server as its clients meet it: answers, guards, limits, the queue."""
+"""The HTTP API: responses, access checks, limits, the queue."""
 
 import base64
 import contextlib
@@ -18,12 +18,13 @@ from hypothesis import given, settings
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 from pycocotools import mask as coco_mask
-from support.serving import CAPTION, encoded, look, metric, photo, running, small_model
+from support.serving import CAPTION, drawn_image, image_bytes, metric, running, small_model, upload
 
 import ppmn
 from bench.serve import serving
 from ppmn.cli import main
-from ppmn.grounding.grounder import Grounder
+from ppmn.grounding.grounder import EncodedImage, Grounder
+from ppmn.phrases.rules import Phrase, find_phrases
 from ppmn.serve.image_cache import CachedImage, ImageCache
 from ppmn.serve.limits import Limits
 
@@ -54,11 +55,11 @@ def client(grounder: Grounder) -> Iterator[httpx.Client]:
         yield client
 
 
-def test_a_photo_and_a_caption_give_what_the_library_gives(client: httpx.Client, grounder: Grounder) -> None:
-    image = photo()
-    seen = look(client, encoded(image)).json()
-    assert (seen["width"], seen["height"]) == image.size
-    answer = client.post(f"/api/looks/{seen['id']}/ground", json={"caption": CAPTION}).json()
+def test_server_equals_library(client: httpx.Client, grounder: Grounder) -> None:
+    image = drawn_image()
+    info = upload(client, image_bytes(image)).json()
+    assert (info["width"], info["height"]) == image.size
+    answer = client.post(f"/api/images/{info['id']}/ground", json={"caption": CAPTION}).json()
     wanted = grounder.ground(image, CAPTION)
     assert answer["caption"] == CAPTION and answer["skipped"] == ["image"] and answer["rounds"] is None
     assert [p["text"] for p in answer["phrases"]] == TEXTS
@@ -71,35 +72,35 @@ def test_a_photo_and_a_caption_give_what_the_library_gives(client: httpx.Client,
 
 
 def response(answer: dict[str, Any], packed: dict[str, Any]) -> np.ndarray:
-    cells = np.frombuffer(base64.b64decode(packed["data"]), np.uint8).reshape(answer["grid"])
+    cells = np.frombuffer(base64.b64decode(packed["data"]), np.uint8).reshape(answer["map_size"])
     return packed["low"] + (packed["high"] - packed["low"]) * cells / 255
 
 
-def test_rounds_come_where_they_are_asked_for(client: httpx.Client) -> None:
-    id = look(client, encoded(photo())).json()["id"]
-    body = {"caption": CAPTION, "rounds": True, "masks": False}
-    answer = client.post(f"/api/looks/{id}/ground", json=body).json()
+def test_rounds_on_request(client: httpx.Client) -> None:
+    id = upload(client, image_bytes(drawn_image())).json()["id"]
+    body = {"caption": CAPTION, "keep_rounds": True, "masks": False}
+    answer = client.post(f"/api/images/{id}/ground", json=body).json()
     first, second, last = answer["rounds"]  # H0, H1, H2
     assert [len(r["maps"]) for r in answer["rounds"]] == [4, 4, 4]
-    for points in first["pixels"] + second["pixels"]:  # 12 a word piece, some of them the same
+    for points in first["pixels"] + second["pixels"]:  # 12 per word piece, some of them equal
         assert 12 <= len(points) <= 36 and all(0 <= x < 320 and 0 <= y < 240 for x, y in points)
     assert last["pixels"] == [] and last["maps"] == [p["map"] for p in answer["phrases"]]
     assert all(p["rle"] is None for p in answer["phrases"])
 
 
-def test_a_second_caption_does_not_look_at_the_photo_again(client: httpx.Client) -> None:
-    content = encoded(photo(seed=77))
-    before = metric(client, "ppmn_looks_encoded_total")
-    id = look(client, content).json()["id"]
+def test_image_is_encoded_once(client: httpx.Client) -> None:
+    content = image_bytes(drawn_image(seed=77))
+    before = metric(client, "ppmn_images_encoded_total")
+    id = upload(client, content).json()["id"]
     for caption in (CAPTION, "a cat", "[the tree] and a person"):
-        assert client.post(f"/api/looks/{id}/ground", json={"caption": caption}).status_code == 200
-    assert look(client, content).json()["id"] == id  # nor does the same file once more
-    assert metric(client, "ppmn_looks_encoded_total") == before + 1
+        assert client.post(f"/api/images/{id}/ground", json={"caption": caption}).status_code == 200
+    assert upload(client, content).json()["id"] == id  # the same file again
+    assert metric(client, "ppmn_images_encoded_total") == before + 1
 
 
-def test_phrases_are_found_without_a_photo(client: httpx.Client) -> None:
+def test_phrases_need_no_image(client: httpx.Client) -> None:
     answer = client.post("/api/phrases", json={"caption": CAPTION}).json()
-    assert [(p["text"], p["empty"]) for p in answer["phrases"]] == [
+    assert [(p["text"], p["abstract"]) for p in answer["phrases"]] == [
         ("image", True),
         *((text, False) for text in TEXTS),
     ]
@@ -108,12 +109,12 @@ def test_phrases_are_found_without_a_photo(client: httpx.Client) -> None:
     assert client.post("/api/phrases", json={"caption": ""}).json()["phrases"] == []
 
 
-def test_every_file_can_be_read_back(client: httpx.Client) -> None:
-    id = look(client, encoded(photo())).json()["id"]
+def test_files_are_readable(client: httpx.Client) -> None:
+    id = upload(client, image_bytes(drawn_image())).json()["id"]
 
     def file(name: str) -> httpx.Response:
         body = {"caption": CAPTION, "threshold": 0.4}
-        answer = client.post(f"/api/looks/{id}/files/{name}", json=body)
+        answer = client.post(f"/api/images/{id}/files/{name}", json=body)
         assert answer.status_code == 200
         assert answer.headers["content-disposition"] == f'attachment; filename="{name}"'
         return answer
@@ -124,7 +125,7 @@ def test_every_file_can_be_read_back(client: httpx.Client) -> None:
     assert {s["id"] for s in segments} == set(np.unique(rgb[..., 0])) - {0}
     assert [a["text"] for a in file("coco.json").json()["annotations"]] == TEXTS
     assert file("page.html").text.startswith("<!doctype html>")
-    assert client.post(f"/api/looks/{id}/files/passwd", json={"caption": CAPTION}).status_code == 422
+    assert client.post(f"/api/images/{id}/files/passwd", json={"caption": CAPTION}).status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -138,25 +139,25 @@ def test_every_file_can_be_read_back(client: httpx.Client) -> None:
     ],
     ids=["script", "emoji", "right to left", "10,000 characters", "nul"],
 )
-def test_captions_of_all_kinds(client: httpx.Client, caption: str) -> None:
-    id = look(client, encoded(photo(64, 48))).json()["id"]
+def test_unusual_captions(client: httpx.Client, caption: str) -> None:
+    id = upload(client, image_bytes(drawn_image(64, 48))).json()["id"]
     found = client.post("/api/phrases", json={"caption": caption})
     assert found.status_code == 200
-    answer = client.post(f"/api/looks/{id}/ground", json={"caption": caption, "masks": False})
+    answer = client.post(f"/api/images/{id}/ground", json={"caption": caption, "masks": False})
     assert answer.status_code == 200, answer.text
     for phrase in answer.json()["phrases"]:
         assert answer.json()["caption"][slice(*phrase["span"])] == phrase["text"]
 
 
-def test_what_is_wrong_is_said_in_a_sentence(client: httpx.Client) -> None:
-    id = look(client, encoded(photo(64, 48))).json()["id"]
-    ground = f"/api/looks/{id}/ground"
+def test_errors_are_sentences(client: httpx.Client) -> None:
+    id = upload(client, image_bytes(drawn_image(64, 48))).json()["id"]
+    ground = f"/api/images/{id}/ground"
     for body, words in (
         ({"caption": " "}, "the caption is empty"),
-        ({"caption": "x" * 20_001}, "20,001 characters; the most is 20,000"),
-        ({"caption": "a dog", "spans": [[0, 1]] * 1001}, "1,001 phrases; the most is 1,000"),
+        ({"caption": "x" * 20_001}, "20,001 characters; the limit is 20,000"),
+        ({"caption": "a dog", "spans": [[0, 1]] * 1001}, "1,001 phrases; the limit is 1,000"),
         ({"caption": "a dog", "spans": [[0, 9]]}, "(0, 9) marks no words"),
-        ({"caption": "a dog", "spans": []}, "no phrase is marked"),
+        ({"caption": "a dog", "spans": []}, "spans is empty"),
         ({"caption": "a dog", "threshold": 2}, "threshold"),
         ({"caption": "[a dog"}, "not closed"),
         ({"captoin": "a dog"}, "caption"),
@@ -165,79 +166,80 @@ def test_what_is_wrong_is_said_in_a_sentence(client: httpx.Client) -> None:
         assert answer.status_code == 422 and words in answer.json()["error"], answer.text
     surrogate = client.post(ground, content=b'{"caption": "\\ud800 dog"}')
     assert surrogate.status_code == 422 and "error" in surrogate.json()
-    assert client.post(f"/api/looks/{'0' * 32}/ground", json={"caption": "a dog"}).status_code == 404
-    assert client.post("/api/looks/..%2f..%2fetc/ground", json={"caption": "a dog"}).status_code in (404, 422)
+    assert client.post(f"/api/images/{'0' * 32}/ground", json={"caption": "a dog"}).status_code == 404
+    assert client.post("/api/images/..%2f..%2fetc/ground", json={"caption": "a dog"}).status_code in (404, 422)
     assert client.get("/static/..%2f..%2fapp.py").status_code == 404
 
 
 def exif_rotated() -> bytes:
-    image = photo(80, 40)
+    image = drawn_image(80, 40)
     exif = image.getexif()
-    exif[0x0112] = 6  # a quarter turn
-    return encoded(image, "JPEG", exif=exif)
+    exif[0x0112] = 6  # rotated by 90 degrees
+    return image_bytes(image, "JPEG", exif=exif)
 
 
 def zipped() -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("photo.png", encoded(photo(20, 20)))
+        archive.writestr("image.png", image_bytes(drawn_image(20, 20)))
     return buffer.getvalue()
 
 
-PHOTOS = {
-    "1x1": (lambda: encoded(photo(1, 1)), (1, 1)),
-    "CMYK": (lambda: encoded(photo(60, 40).convert("CMYK"), "JPEG"), (60, 40)),
-    "16 bit": (lambda: encoded(Image.fromarray(np.full((40, 60), 40_000, np.uint16))), (60, 40)),
+IMAGES = {
+    "1x1": (lambda: image_bytes(drawn_image(1, 1)), (1, 1)),
+    "CMYK": (lambda: image_bytes(drawn_image(60, 40).convert("CMYK"), "JPEG"), (60, 40)),
+    "16 bit": (lambda: image_bytes(Image.fromarray(np.full((40, 60), 40_000, np.uint16))), (60, 40)),
     "animated": (
-        lambda: encoded(photo(60, 40), "GIF", save_all=True, append_images=[photo(60, 40, 1)]),
+        lambda: image_bytes(drawn_image(60, 40), "GIF", save_all=True, append_images=[drawn_image(60, 40, 1)]),
         (60, 40),
     ),
     "EXIF-rotated": (exif_rotated, (40, 80)),
-    "12,000 x 9,000": (lambda: encoded(Image.new("L", (12_000, 9_000), 90), "JPEG"), (12_000, 9_000)),
-    "truncated": (lambda: encoded(photo())[:900], "damaged or cut short"),
-    "a zip": (zipped, "not a photo in a format that is read"),
-    "an SVG": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not a photo in a format"),
-    "nothing": (lambda: b"", "not a photo in a format that is read"),
-    "a bomb": (lambda: encoded(Image.new("1", (13_000, 13_000))), "pixels; the most is 120,000,000"),
+    "12,000 x 9,000": (lambda: image_bytes(Image.new("L", (12_000, 9_000), 90), "JPEG"), (12_000, 9_000)),
+    "truncated": (lambda: image_bytes(drawn_image())[:900], "damaged or cut short"),
+    "a zip": (zipped, "not an image in a format that can be read"),
+    "an SVG": (lambda: b"<svg xmlns='http://www.w3.org/2000/svg'/>", "not an image in a format"),
+    "nothing": (lambda: b"", "not an image in a format that can be read"),
+    "a bomb": (lambda: image_bytes(Image.new("1", (13_000, 13_000))), "pixels; the limit is 120,000,000"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", PHOTOS)
-def test_photos_of_all_kinds(client: httpx.Client, kind: str) -> None:
-    make, wanted = PHOTOS[kind]
-    answer = look(client, make(), "../../photo.png")
+@pytest.mark.parametrize("kind", IMAGES)
+def test_unusual_images(client: httpx.Client, kind: str) -> None:
+    make, wanted = IMAGES[kind]
+    answer = upload(client, make(), "../../image.png")
     if isinstance(wanted, str):
         assert answer.status_code == 422 and wanted in answer.json()["error"]
     else:
-        seen = answer.json()
-        assert (seen["width"], seen["height"]) == wanted
-        shown = client.get(f"/api/looks/{seen['id']}/photo")
+        info = answer.json()
+        assert (info["width"], info["height"]) == wanted
+        shown = client.get(f"/api/images/{info['id']}/preview")
         assert max(Image.open(io.BytesIO(shown.content)).size) == min(1600, max(wanted))
         body = {"caption": "a red ball", "masks": False}
-        assert client.post(f"/api/looks/{seen['id']}/ground", json=body).status_code == 200
+        assert client.post(f"/api/images/{info['id']}/ground", json=body).status_code == 200
     assert client.get("/healthz").json() == {"status": "ok"}
 
 
-def test_too_many_bytes_are_refused_before_and_while_they_come(grounder: Grounder) -> None:
-    with running(grounder, limits=Limits(upload=1)) as client:
-        answer = look(client, bytes(1_200_000))
-        assert answer.status_code == 413 and "the most is 1 MB" in answer.json()["error"]
+def test_large_bodies_are_refused(grounder: Grounder) -> None:
+    with running(grounder, limits=Limits(upload_mb=1)) as client:
+        answer = upload(client, bytes(1_200_000))
+        assert answer.status_code == 413 and "the limit is 1 MB" in answer.json()["error"]
 
         def pieces() -> Iterator[bytes]:
-            yield b'--b\r\nContent-Disposition: form-data; name="photo"; filename="a.png"\r\n\r\n'
+            yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n'
             for _ in range(40):
                 yield bytes(50_000)
 
         headers = {"Content-Type": "multipart/form-data; boundary=b"}
-        answer = client.post("/api/looks", content=pieces(), headers=headers)  # of no stated length
+        answer = client.post("/api/images", content=pieces(), headers=headers)  # without a stated length
         assert answer.status_code == 413
         answer = client.post("/api/phrases", content=bytes(1_000_001))
         assert answer.status_code == 413
-        assert look(client, encoded(photo(20, 20))).status_code == 200
+        assert upload(client, image_bytes(drawn_image(20, 20))).status_code == 200
 
 
-def test_other_sites_and_names_are_refused(client: httpx.Client) -> None:
-    assert client.get("/api/about", headers={"Host": "rebound.example"}).status_code == 403
+def test_other_origins_and_hosts_are_refused(client: httpx.Client) -> None:
+    for host, status in (("rebound.example", 400), ("[::1]:8000", 200), ("localhost", 200)):
+        assert client.get("/api/about", headers={"Host": host}).status_code == status
     answer = client.post("/api/phrases", json={"caption": "a dog"}, headers={"Origin": "http://evil.example"})
     assert answer.status_code == 403
     own = str(client.base_url).rstrip("/")
@@ -249,7 +251,7 @@ def test_other_sites_and_names_are_refused(client: httpx.Client) -> None:
     assert page.headers["x-content-type-options"] == "nosniff"
 
 
-def test_a_token_is_asked_for(grounder: Grounder) -> None:
+def test_token_is_required(grounder: Grounder) -> None:
     with running(grounder, token="word-1") as client:
         assert client.get("/healthz").status_code == client.get("/").status_code == 200
         for wrong in ({}, {"Authorization": "Bearer word"}, {"Authorization": "Basic d29yZA=="}):
@@ -259,72 +261,72 @@ def test_a_token_is_asked_for(grounder: Grounder) -> None:
         assert client.get("/api/about", headers=right).status_code == 200
 
 
-def slow(grounder: Grounder, monkeypatch: pytest.MonkeyPatch, seconds: float) -> threading.Event:
-    """Make every look take its time; the event is set when one has begun."""
-    begun, fast = threading.Event(), grounder.look
+def slow_down(grounder: Grounder, monkeypatch: pytest.MonkeyPatch, seconds: float) -> threading.Event:
+    """Delay every encoding; the event is set when one has started."""
+    started, encode = threading.Event(), grounder.encode
 
-    def look(photo: Image.Image) -> Any:
-        begun.set()
+    def encode_slowly(image: Image.Image) -> EncodedImage:
+        started.set()
         time.sleep(seconds)
-        return fast(photo)
+        return encode(image)
 
-    monkeypatch.setattr(grounder, "look", look)
-    return begun
+    monkeypatch.setattr(grounder, "encode", encode_slowly)
+    return started
 
 
-def test_a_full_queue_says_when_to_come_again(grounder: Grounder, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow(grounder, monkeypatch, 0.3)
+def test_full_queue_returns_retry_after(grounder: Grounder, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_down(grounder, monkeypatch, 0.3)
     with running(grounder, limits=Limits(queue=2)) as client, ThreadPoolExecutor(8) as pool:
-        contents = [encoded(photo(30, 20, seed)) for seed in range(8)]
-        answers = list(pool.map(lambda content: look(client, content), contents))
+        contents = [image_bytes(drawn_image(30, 20, seed)) for seed in range(8)]
+        answers = list(pool.map(lambda content: upload(client, content), contents))
         refused = [a for a in answers if a.status_code == 503]
         assert {a.status_code for a in answers} == {200, 503} and len(refused) >= 4
         assert all(1 <= int(a.headers["retry-after"]) <= 30 for a in refused)
-        assert metric(client, "ppmn_refused_total") == len(refused)
-        assert metric(client, "ppmn_looks_encoded_total") == 8 - len(refused)
+        assert metric(client, "ppmn_requests_refused_total") == len(refused)
+        assert metric(client, "ppmn_images_encoded_total") == 8 - len(refused)
 
 
-def test_work_of_a_client_that_has_gone_is_dropped(
+def test_jobs_of_gone_clients_are_dropped(
     grounder: Grounder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = slow(grounder, monkeypatch, 2)
+    started = slow_down(grounder, monkeypatch, 2)
     with running(grounder) as client, ThreadPoolExecutor(1) as pool:
-        first = pool.submit(look, client, encoded(photo(30, 20, 1)))
-        assert begun.wait(5)
+        first = pool.submit(upload, client, image_bytes(drawn_image(30, 20, 1)))
+        assert started.wait(5)
         with pytest.raises(httpx.ReadTimeout):
             impatient = httpx.Client(base_url=client.base_url, timeout=0.4)
-            look(impatient, encoded(photo(30, 20, 2)))
+            upload(impatient, image_bytes(drawn_image(30, 20, 2)))
         impatient.close()
         assert first.result().status_code == 200
-        assert metric(client, "ppmn_dropped_total") == 1 and metric(client, "ppmn_queue_depth") == 0
-        assert metric(client, "ppmn_looks_encoded_total") == 1
+        assert metric(client, "ppmn_requests_dropped_total") == 1 and metric(client, "ppmn_queue_depth") == 0
+        assert metric(client, "ppmn_images_encoded_total") == 1
 
 
-def test_a_request_has_only_so_much_time(grounder: Grounder, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow(grounder, monkeypatch, 2)
+def test_slow_requests_time_out(grounder: Grounder, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow_down(grounder, monkeypatch, 2)
     with running(grounder, limits=Limits(seconds=1)) as client:
-        answer = look(client, encoded(photo(30, 20)))
-        assert answer.status_code == 504 and "more than 1 s" in answer.json()["error"]
+        answer = upload(client, image_bytes(drawn_image(30, 20)))
+        assert answer.status_code == 504 and "longer than 1 s" in answer.json()["error"]
 
 
-def test_the_cache_is_bounded(grounder: Grounder) -> None:
-    looks = [CachedImage(str(n), grounder.encode(photo(30, 20, n))) for n in range(4)]
-    few = ImageCache(most=2, room=10**9)
-    small = ImageCache(most=9, room=2 * looks[0].size + 99)
+def test_cache_limits(grounder: Grounder) -> None:
+    images = [CachedImage(str(n), grounder.encode(drawn_image(30, 20, n))) for n in range(4)]
+    few = ImageCache(max_images=2, max_bytes=10**9)
+    small = ImageCache(max_images=9, max_bytes=2 * images[0].size + 99)
     for cache in (few, small):
-        cache.put(looks[0])
-        cache.put(looks[1])
-        assert cache.get("0") is looks[0]  # now 1 is the one not asked for longest
-        cache.put(looks[2])
-        assert cache.get("1") is None and cache.get("0") is looks[0] and len(cache) == 2
-        assert cache.bytes == looks[0].size + looks[2].size
-    with pytest.raises(ppmn.errors.InputError, match="the most is 0"):
-        ImageCache(9, 100).put(looks[3])
+        cache.put(images[0])
+        cache.put(images[1])
+        assert cache.get("0") is images[0]  # now 1 is the least recently used
+        cache.put(images[2])
+        assert cache.get("1") is None and cache.get("0") is images[0] and len(cache) == 2
+        assert cache.bytes == images[0].size + images[2].size
+    with pytest.raises(ppmn.errors.InputError, match="the limit is 0 MB"):
+        ImageCache(max_images=9, max_bytes=100).put(images[3])
 
 
-def test_samples_and_settings(client: httpx.Client) -> None:
+def test_about_and_samples(client: httpx.Client) -> None:
     about = client.get("/api/about").json()
-    assert about["threshold"] == 0.5 and about["limits"]["upload"] == 40
+    assert about["threshold"] == 0.5 and about["limits"]["upload_mb"] == 40
     assert len(about["samples"]) >= 2
     for number, sample in enumerate(about["samples"]):
         answer = client.get(f"/api/samples/{number}")
@@ -334,9 +336,9 @@ def test_samples_and_settings(client: httpx.Client) -> None:
     assert 'ppmn_request_seconds_count{route="/api/about",status="200"}' in text
 
 
-def test_no_request_that_the_document_allows_brings_the_server_down(client: httpx.Client) -> None:
+def test_api_conforms_to_its_schema(client: httpx.Client) -> None:
     schema = schemathesis.openapi.from_url(f"{client.base_url}/openapi.json")
-    id = look(client, encoded(photo(30, 20))).json()["id"]
+    id = upload(client, image_bytes(drawn_image(30, 20))).json()["id"]
     statuses: set[int] = set()
 
     def send(case: Any) -> None:
@@ -349,12 +351,12 @@ def test_no_request_that_the_document_allows_brings_the_server_down(client: http
     for operation in schema.get_all_operations():
         for mode in GenerationMode:
             attempt = given(operation.ok().as_strategy(generation_mode=mode))(send)
-            with contextlib.suppress(Unsatisfiable):  # a request without parameters cannot be wrong
+            with contextlib.suppress(Unsatisfiable):  # a request without parameters has no invalid form
                 settings(max_examples=12, deadline=None, derandomize=True, database=None)(attempt)()
     assert {200, 422} <= statuses and not {s for s in statuses if s >= 500}
 
 
-def test_the_command_serves_and_says_where(folder: Path) -> None:
+def test_serve_command_prints_its_address(folder: Path) -> None:
     with serving(str(folder), "--token", "t") as url:
         assert url.startswith("http://127.0.0.1:") and url.endswith("/?token=t")
         headers = {"Authorization": "Bearer t"}
@@ -362,22 +364,24 @@ def test_the_command_serves_and_says_where(folder: Path) -> None:
         assert about["model"] == "model"
 
 
-def test_bad_options_are_a_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_are_errors(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--model", str(folder), "--max-queue", "0"]) == 2
     assert "--max-queue is 0" in capsys.readouterr().err
     assert main(["serve", "--model", str(folder), "--host", "192.0.2.1"]) == 2
-    assert "192.0.2.1:8000 cannot be listened on" in capsys.readouterr().err
+    assert "cannot listen on 192.0.2.1:8000" in capsys.readouterr().err
     assert main(["serve", "--model", str(folder), "--token", "zwölf"]) == 2
     assert "the token" in capsys.readouterr().err
     assert main(["serve", "--model", "no such model", "--port", "0"]) == 2
 
 
-def test_a_caption_is_parsed_once_per_request(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caption_is_parsed_once_per_request(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
-    find = ppmn.grounding.grounder.find_phrases
-    monkeypatch.setattr(
-        "ppmn.grounding.grounder.find_phrases", lambda *a, **k: parsed.append(a) or find(*a, **k)
-    )
-    id = look(client, encoded(photo(seed=4))).json()["id"]
-    client.post(f"/api/looks/{id}/ground", json={"caption": CAPTION}).raise_for_status()
-    assert len(parsed) == 1
+
+    def record(caption: str, **options: Any) -> list[Phrase]:
+        parsed.append(caption)
+        return find_phrases(caption, **options)
+
+    monkeypatch.setattr("ppmn.phrases.caption.find_phrases", record)
+    id = upload(client, image_bytes(drawn_image(seed=4))).json()["id"]
+    client.post(f"/api/images/{id}/ground", json={"caption": CAPTION}).raise_for_status()
+    assert parsed == [CAPTION]

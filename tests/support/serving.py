@@ -1,4 +1,4 @@
-"""A server for the tests: a small untrained model behind a real port."""
+"""A test server: a small untrained model on a real port."""
 
 import contextlib
 import io
@@ -22,13 +22,13 @@ CAPTION = "In this image there are two dogs on the green grass, and a red ball u
 
 
 def small_model(folder: Path) -> Path:
-    """A small untrained model, saved as a user would have one."""
+    """A small untrained model, in a model folder."""
     small_ppmn(bert_folder(folder / "bert", positions=512)).save_pretrained(folder / "model")
     return folder / "model"
 
 
-def photo(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
-    """Sky, grass and balls, so that the maps are not the same everywhere."""
+def drawn_image(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
+    """Sky, grass and balls, so that the maps vary over the image."""
     rng = np.random.default_rng(seed)
     image = Image.new("RGB", (width, height), "skyblue")
     draw = ImageDraw.Draw(image)
@@ -39,7 +39,7 @@ def photo(width: int = 320, height: int = 240, seed: int = 0) -> Image.Image:
     return image
 
 
-def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+def image_bytes(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, kind, **options)
     return buffer.getvalue()
@@ -48,20 +48,20 @@ def encoded(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
 @contextlib.contextmanager
 def running(grounder: Grounder, **options: Any) -> Iterator[httpx.Client]:
     """A client of a server in a thread; `options` are those of `create_app`."""
-    listening = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(grounder, **options), log_level="error"))
-    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.02)
-    with httpx.Client(base_url=f"http://127.0.0.1:{listening.getsockname()[1]}", timeout=60) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", timeout=60) as client:
         yield client
     server.should_exit = True
     thread.join(10)
 
 
-def look(client: httpx.Client, content: bytes, name: str = "photo.png") -> httpx.Response:
-    return client.post("/api/looks", files={"photo": (name, content)})
+def upload(client: httpx.Client, content: bytes, name: str = "image.png") -> httpx.Response:
+    return client.post("/api/images", files={"image": (name, content)})
 
 
 def metric(client: httpx.Client, name: str) -> float:

@@ -1,4 +1,4 @@
-"""Someone at the page, in a real browser."""
+"""A user of the page, in a real browser."""
 
 import base64
 import os
@@ -11,37 +11,37 @@ import numpy as np
 import pytest
 
 playwright = pytest.importorskip("playwright.sync_api")
-PACKED = "btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join(''))"
+_TO_BASE64 = "btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join(''))"
 SHOTS = Path(os.environ.get("PPMN_SCREENSHOTS", Path(__file__).resolve().parents[2] / "out" / "screenshots"))
 
 
 class Visitor:
-    """Someone at the page; whatever goes wrong in it, or is asked of another server, fails the test."""
+    """A user of the page; script errors, dialogs and requests to other servers fail the test."""
 
     def __init__(self, browser: Any, server: httpx.Client, **options: Any) -> None:
-        self.server, self.wrong, self.asked = server, [], []
+        self.server, self.problems, self.requests = server, [], []
         options = {"viewport": {"width": 1280, "height": 860}, "accept_downloads": True, **options}
         self.context = browser.new_context(**options)
         self.page = page = self.context.new_page()
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("request", self._asked)
-        page.on("dialog", lambda dialog: self.wrong.append(f"dialog {dialog.message}"))
+        page.on("pageerror", lambda error: self.problems.append(str(error)))
+        page.on("request", self._record)
+        page.on("dialog", lambda dialog: self.problems.append(f"dialog {dialog.message}"))
         page.goto(str(server.base_url))
         page.locator("#samples img").first.wait_for()
 
-    def _asked(self, request: Any) -> None:
+    def _record(self, request: Any) -> None:
         parts = urlsplit(request.url)
         if parts.scheme not in ("blob", "data") and f"{parts.scheme}://{parts.netloc}" not in str(
             self.server.base_url
         ):
-            self.wrong.append(f"asked for {request.url}")
+            self.problems.append(f"requested {request.url}")
         if parts.path.startswith("/api/"):
-            self.asked.append(f"{request.method} {parts.path}")
+            self.requests.append(f"{request.method} {parts.path}")
 
     def upload(self, file: Path) -> None:
         self.page.set_input_files("#file", file)
-        self.page.locator("#stage").wait_for()
-        self.page.locator("#other").wait_for()
+        self.page.locator("#figure").wait_for()
+        self.page.locator("#another").wait_for()
 
     def write(self, caption: str, phrases: int | None = None) -> None:
         self.page.fill("#caption", caption)
@@ -58,25 +58,25 @@ class Visitor:
         )
 
     def canvas(self) -> np.ndarray:
-        """The picture over the photo, (H, W, 4)."""
+        """The canvas over the image, (H, W, 4)."""
         height, width, data = self.page.evaluate(
             "() => { const c = document.getElementById('masks');"
             " const bytes = c.getContext('2d').getImageData(0, 0, c.width, c.height).data;"
-            f" return [c.height, c.width, {PACKED}]; }}"
+            f" return [c.height, c.width, {_TO_BASE64}]; }}"
         )
         return np.frombuffer(base64.b64decode(data), np.uint8).reshape(height, width, 4)
 
     def mask(self, number: int) -> np.ndarray:
-        """The mask of a phrase as the browser has it, (H, W)."""
+        """The mask of a phrase as the browser computes it, (H, W)."""
         box, data = self.state(
-            f"(({{ pixels: bytes, ...box }}) => [box, {PACKED}])(state.phrases[{number}].seen.mask)"
+            f"(({{ pixels: bytes, ...box }}) => [box, {_TO_BASE64}])(state.phrases[{number}].result.mask)"
         )
         mask = np.zeros(self.state("[masks.height, masks.width]"), bool)
         part = np.frombuffer(base64.b64decode(data), np.uint8).reshape(box["height"], box["width"])
         mask[box["y"] : box["y"] + box["height"], box["x"] : box["x"] + box["width"]] = part > 0
         return mask
 
-    def lit(self) -> list[str]:
+    def highlighted(self) -> list[str]:
         return self.page.locator("#phrases .phrase.on .text").all_inner_texts()
 
     def slide(self, id: str, value: float) -> None:
@@ -84,7 +84,7 @@ class Visitor:
             "(e, v) => { e.value = v; e.dispatchEvent(new Event('input', { bubbles: true })); }", value
         )
 
-    def shot(self, name: str) -> None:
+    def screenshot(self, name: str) -> None:
         SHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
 
@@ -94,6 +94,6 @@ class Visitor:
         assert waiting.value.suggested_filename == name
         return Path(waiting.value.path()).read_bytes()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         self.context.close()
-        assert self.wrong == []
+        assert self.problems == []

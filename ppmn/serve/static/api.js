@@ -1,54 +1,63 @@
-// Requests to the server: the token, busy answers tried again, errors as sentences.
-import { byId, say } from "./state.js";
+// Requests to the server: the token, retries when it is busy, errors as sentences.
+import { byId, showStatus } from "./state.js";
 
-const given = new URLSearchParams(location.search).get("token");
-if (given) {
-  sessionStorage.setItem("token", given);
-  history.replaceState(null, "", location.pathname + location.hash); // so that no copied link carries it
+const tokenInAddress = new URLSearchParams(location.search).get("token");
+if (tokenInAddress) {
+  sessionStorage.setItem("token", tokenInAddress);
+  history.replaceState(null, "", location.pathname + location.hash); // so that copied links do not carry the token
 }
 
-export class Problem extends Error {
+export class RequestError extends Error {
   constructor(status, sentence) {
     super(sentence);
     this.status = status;
   }
 }
 
-const pause = (seconds) => new Promise((done) => setTimeout(done, 1000 * seconds));
+const sleep = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 
-function askToken() {
-  const dialog = byId("ask");
+function askForToken() {
+  const dialog = byId("token-dialog");
   if (!dialog.open) dialog.showModal();
-  return new Promise((done) => dialog.addEventListener("close", () => {
+  return new Promise((resolve) => dialog.addEventListener("close", () => {
     sessionStorage.setItem("token", byId("token").value);
-    done();
+    resolve();
   }, { once: true }));
 }
 
-export async function ask(path, options = {}, tries = 8) {
+async function send(path, options) {
   const token = sessionStorage.getItem("token");
-  let answer;
+  const headers = { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) };
   try {
-    answer = await fetch(path, { ...options, headers: { ...options.headers, ...(token ? { Authorization: `Bearer ${token}` } : {}) } });
+    return await fetch(path, { ...options, headers });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Problem(0, "The server does not answer.");
+    throw new RequestError(0, "The server does not respond.");
   }
-  if (answer.ok) return answer;
-  if (answer.status === 401 && byId("ask")) {
-    await askToken();
-    return ask(path, options, tries);
+}
+
+async function errorOf(response) {
+  const { error } = await response.json().catch(() => ({}));
+  const sentence = error || `The server returned status ${response.status}.`;
+  const stop = /[.!?]$/.test(sentence) ? "" : ".";
+  return new RequestError(response.status, sentence[0].toUpperCase() + sentence.slice(1) + stop);
+}
+
+export async function request(path, options = {}, attempts = 8) {
+  const response = await send(path, options);
+  if (response.ok) return response;
+  if (response.status === 401 && byId("token-dialog")) {
+    await askForToken();
+    return request(path, options, attempts);
   }
-  if (answer.status === 503 && tries > 1) {
-    const seconds = Number(answer.headers.get("Retry-After")) || 1;
-    say(`The server is busy; trying again in ${seconds} s …`, "busy");
-    await pause(seconds);
-    return ask(path, options, tries - 1);
+  if (response.status === 503 && attempts > 1) {
+    const seconds = Number(response.headers.get("Retry-After")) || 1;
+    showStatus(`The server is busy; trying again in ${seconds} s …`, "busy");
+    await sleep(seconds);
+    return request(path, options, attempts - 1);
   }
-  const told = await answer.json().catch(() => ({}));
-  const sentence = told.error || `The server answered ${answer.status}.`;
-  throw new Problem(answer.status, sentence[0].toUpperCase() + sentence.slice(1) + (/[.!?]$/.test(sentence) ? "" : "."));
+  throw await errorOf(response);
 }
 
 export const post = (path, body, signal) =>
-  ask(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });
+  request(path, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body), signal });

@@ -1,6 +1,6 @@
 // Files of the grounding as it is shown, made by the server.
-import { byId, say, state } from "./state.js";
-import { onLook } from "./ground.js";
+import { postForImage } from "./grounding.js";
+import { byId, showError, showStatus, state } from "./state.js";
 
 function save(blob, name) {
   const link = document.createElement("a");
@@ -11,17 +11,18 @@ function save(blob, name) {
 }
 
 byId("downloads").addEventListener("click", async (event) => {
-  const name = event.target.dataset.file, phrases = state.phrases.filter((phrase) => phrase.seen);
+  const name = event.target.dataset.file;
+  const phrases = state.phrases.filter((phrase) => phrase.result);
   if (!name) return;
-  if (!phrases.length) return say("Nothing is grounded yet.", "bad");
-  say(`Making ${name} …`, "busy");
+  if (!phrases.length) return showStatus("Nothing is grounded yet.", "bad");
+  showStatus(`Making ${name} …`, "busy");
   try {
     const { threshold, opacity, outline, grounding } = state;
-    const spans = phrases.map((phrase) => grounding.spans[phrase.seen.index]);
-    const answer = await onLook(`files/${name}`, { caption: grounding.caption, spans, threshold, opacity, outline });
-    save(await answer.blob(), name);
-    say(`${name} is saved.`);
+    const spans = phrases.map((phrase) => grounding.spans[phrase.result.index]);
+    const response = await postForImage(`files/${name}`, { caption: grounding.caption, spans, threshold, opacity, outline });
+    save(await response.blob(), name);
+    showStatus(`${name} is saved.`);
   } catch (error) {
-    say(error.message, "bad");
+    showError(error);
   }
 });

@@ -1,49 +1,57 @@
-// The page: photos come in, settings are set, and everything else is told.
-import { ask } from "./api.js";
-import { edits, settled, write } from "./caption.js";
+// The page: images and samples come in, the controls set the state, a link restores it.
+import { request } from "./api.js";
+import { edits, phrasesFound, write } from "./caption.js";
 import "./downloads.js";
-import { ground, open, reopen } from "./ground.js";
-import { read } from "./link.js";
-import { roundOf } from "./rounds.js";
-import { byId, changed, onChange, say, state } from "./state.js";
-import "./stage.js";
+import "./figure.js";
+import { ground, openImage, reopenImage } from "./grounding.js";
+import { readLink } from "./link.js";
+import "./phrase_list.js";
+import { shownRound } from "./rounds.js";
+import { byId, notify, onChange, showError, showStatus, state } from "./state.js";
 
-const file = byId("file");
-document.querySelectorAll(".choose").forEach((button) => button.addEventListener("click", () => file.click()));
-file.addEventListener("change", () => { if (file.files[0]) open(file.files[0]); file.value = ""; });
+const fileInput = byId("file");
+document.querySelectorAll(".choose").forEach((button) => button.addEventListener("click", () => fileInput.click()));
+fileInput.addEventListener("change", () => {
+  if (fileInput.files[0]) openImage(fileInput.files[0]);
+  fileInput.value = "";
+});
 document.addEventListener("paste", (event) => {
-  const pasted = [...event.clipboardData.files].find((one) => one.type.startsWith("image/"));
+  const pasted = [...event.clipboardData.files].find((file) => file.type.startsWith("image/"));
   if (!pasted) return;
   event.preventDefault();
-  open(pasted);
+  openImage(pasted);
 });
 ["dragover", "dragleave", "drop"].forEach((kind) => document.addEventListener(kind, (event) => {
   if (!event.dataTransfer?.types.includes("Files")) return;
   event.preventDefault();
   document.body.classList.toggle("dragging", kind === "dragover");
-  if (kind === "drop" && event.dataTransfer.files[0]) open(event.dataTransfer.files[0]);
+  if (kind === "drop" && event.dataTransfer.files[0]) openImage(event.dataTransfer.files[0]);
 }));
 
+const sampleBlob = async (number) => (await request(`/api/samples/${number}`)).blob();
+
 async function openSample(number) {
-  const blob = await (await ask(`/api/samples/${number}`)).blob();
+  const blob = await sampleBlob(number);
   if (!state.text.trim() || state.about.samples.some(({ caption }) => caption === state.text)) {
-    edits.added = [];
-    edits.removed = [];
+    [edits.added, edits.removed] = [[], []];
     write(state.about.samples[number].caption);
   }
-  await open(blob, number);
+  await openImage(blob, number);
 }
 
-async function showSamples() {
-  for (const [number, { name }] of state.about.samples.entries()) {
-    const button = document.createElement("button"), picture = document.createElement("img");
+function showSamples() {
+  state.about.samples.forEach(({ name }, number) => {
+    const button = document.createElement("button");
+    const thumbnail = document.createElement("img");
     button.type = "button";
-    picture.alt = `Sample: ${name}`;
-    button.append(picture);
-    button.addEventListener("click", () => openSample(number).catch((error) => say(error.message, "bad")));
+    thumbnail.alt = `Sample: ${name}`;
+    button.append(thumbnail);
+    button.addEventListener("click", () => openSample(number).catch(showError));
     byId("samples").append(button);
-    ask(`/api/samples/${number}`).then((answer) => answer.blob()).then((blob) => { picture.src = URL.createObjectURL(blob); });
-  }
+    sampleBlob(number).then((blob) => {
+      thumbnail.src = URL.createObjectURL(blob);
+    });
+  });
 }
 
 const controls = byId("controls");
@@ -53,7 +61,7 @@ controls.addEventListener("input", (event) => {
   if (name === "view") state.view = value;
   else if (id === "outline") state.outline = checked;
   else state[id] = Number(value);
-  changed(id || name);
+  notify(id || name);
 });
 byId("ground").addEventListener("click", ground);
 byId("caption").addEventListener("keydown", (event) => {
@@ -62,37 +70,48 @@ byId("caption").addEventListener("keydown", (event) => {
   ground();
 });
 
-// The controls say what the state is.
-onChange((what) => {
-  if (what === "lit") return;
+function showControls() {
   const rounds = state.grounding?.rounds;
+  const round = rounds ? shownRound(rounds) : 0;
+  const last = rounds ? rounds.length - 1 : 0;
   byId("threshold").value = state.threshold;
   byId("opacity").value = state.opacity;
   byId("outline").checked = state.outline;
   controls.elements.view.value = state.view;
-  byId("round").max = rounds ? rounds.length - 1 : 0;
-  byId("round").value = rounds ? roundOf(rounds) : 0;
-  byId("round").setAttribute("aria-valuetext", `H${byId("round").value}`);
-  const told = { threshold: state.threshold.toFixed(2), opacity: state.opacity.toFixed(2), round: rounds ? `H${roundOf(rounds)} of H${rounds.length - 1}` : "" };
-  controls.querySelectorAll("output").forEach((output) => { output.textContent = told[output.htmlFor]; });
-  controls.querySelectorAll(".of-masks").forEach((label) => { label.hidden = state.view !== "masks"; });
-  controls.querySelectorAll(".of-rounds").forEach((label) => { label.hidden = state.view !== "rounds" || !rounds; });
-  if (state.grounding && state.grounding.text !== state.text && what === "phrases") say("The narrative has changed: ground it again.");
+  byId("round").max = last;
+  byId("round").value = round;
+  byId("round").setAttribute("aria-valuetext", `H${round}`);
+  const texts = { threshold: state.threshold.toFixed(2), opacity: state.opacity.toFixed(2), round: `H${round} of H${last}` };
+  controls.querySelectorAll("output").forEach((output) => {
+    output.textContent = texts[output.htmlFor];
+  });
+  controls.querySelectorAll(".of-masks").forEach((control) => {
+    control.hidden = state.view !== "masks";
+  });
+  controls.querySelectorAll(".of-rounds").forEach((control) => {
+    control.hidden = state.view !== "rounds" || !rounds;
+  });
+}
+
+onChange((what) => {
+  if (what !== "highlight") showControls();
+  const changed = state.grounding && state.grounding.text !== state.text;
+  if (changed && what === "phrases") showStatus("The caption has changed: ground it again.");
 });
 
 async function start() {
-  state.about = await (await ask("/api/about")).json();
+  state.about = await (await request("/api/about")).json();
   byId("model").textContent = `model ${state.about.model}`;
-  const link = read();
+  const link = readLink();
   [edits.added, edits.removed] = [link.added, link.removed];
-  state.text = link.caption; // the edits count in it already
+  state.text = link.caption; // the spans of the edits refer to it
   write(link.caption);
   showSamples();
-  const kept = sessionStorage.getItem("look");
+  const lastImage = sessionStorage.getItem("image");
   if (link.sample >= 0) await openSample(link.sample);
-  else if (kept) await reopen(kept);
-  if (!state.photo || !link.caption || state.text !== link.caption) return; // nothing to bring back
-  await settled();
+  else if (lastImage) await reopenImage(lastImage);
+  if (!state.image || !link.caption || state.text !== link.caption) return; // there is nothing to ground
+  await phrasesFound();
   if (state.phrases.length) await ground();
 }
-start().catch((error) => say(error.message, "bad"));
+start().catch(showError);

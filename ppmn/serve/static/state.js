@@ -1,45 +1,49 @@
-// What the page knows, and who is told when it changes.
+// The state of the page, and its listeners.
 export const state = {
-  about: null, // the server's model, palette, limits, samples
-  photo: null, // {id, width, height, grid, covered, file, sample}
+  about: null, // the server's model, palette, limits and samples
+  image: null, // {id, width, height, map_size, content_size, file, sample}
   text: "", // the caption as it is written
-  phrases: [], // {start, end, text, seen}: in letters (code points) of the text; `seen` once it is grounded
+  phrases: [], // {start, end, span, text, result}: in characters (code points) of the text; `result` once it is grounded
+  grounding: null, // {caption, spans, text, threshold, rounds}: of the last request
   threshold: 0.5,
   opacity: 0.45,
   outline: true,
   view: "masks",
   round: null, // null: the last
-  lit: [], // phrases under the pointer or the focus
-  held: [], // phrases that stay lit
+  pointed: [], // phrases under the pointer or with the focus
+  pinned: [], // phrases that stay highlighted
 };
 
 const listeners = [];
 export const onChange = (listener) => listeners.push(listener);
-export const beforeAll = (listener) => listeners.unshift(listener);
-export function changed(what) {
+export const onChangeFirst = (listener) => listeners.unshift(listener);
+export function notify(what) {
   listeners.forEach((listener) => listener(what));
 }
 
-export const shown = () => (state.lit.length ? state.lit : state.held);
-export function light(numbers) {
-  if (numbers.join() === state.lit.join()) return;
-  state.lit = numbers;
-  changed("lit");
+export const highlighted = () => (state.pointed.length ? state.pointed : state.pinned);
+export function point(numbers) {
+  if (numbers.join() === state.pointed.join()) return;
+  state.pointed = numbers;
+  notify("highlight");
 }
-export function hold(numbers) {
-  state.held = state.held.join() === numbers.join() ? [] : numbers;
-  changed("lit");
+export function togglePin(numbers) {
+  state.pinned = state.pinned.join() === numbers.join() ? [] : numbers;
+  notify("highlight");
+}
+export function clearHighlight() {
+  [state.pointed, state.pinned] = [[], []];
 }
 
 export const byId = (id) => document.getElementById(id);
-export const code = (number) => state.about.palette[number % state.about.palette.length];
-export const colour = (number) => [1, 3, 5].map((at) => parseInt(code(number).slice(at, at + 2), 16));
+export const colorOf = (number) => state.about.palette[number % state.about.palette.length];
 
-export function say(sentence, kind = "") {
+export function showStatus(sentence, kind = "") {
   byId("status").textContent = sentence;
   byId("status").className = kind;
 }
-// What was being done is done; what else was said meanwhile stays.
-export function done() {
-  if (byId("status").className === "busy") say("");
+export const showError = (error) => showStatus(error.message, "bad");
+// Clear a busy message, and keep any other.
+export function clearBusy() {
+  if (byId("status").className === "busy") showStatus("");
 }
