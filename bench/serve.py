@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image
 
+from ppmn.grounding.formats import to_coco
 from ppmn.grounding.grounder import load
 from ppmn.synthetic.scenes import draw_scene
 
@@ -58,7 +59,7 @@ def plain(model: str) -> Callable[[Work], int]:
     def run(one: Work) -> int:
         image, captions = one
         encoded = grounder.encode(image)
-        return sum(len(json.dumps(encoded.ground(c).to_coco())) > 0 for c in captions)
+        return sum(len(json.dumps(to_coco(encoded.ground(c)))) > 0 for c in captions)
 
     return run
 
@@ -102,7 +103,9 @@ def main() -> None:
     with serving(args.model, "--max-queue", str(args.clients)) as url:
         served = rate(over_http(url), jobs, args.clients)
     print(f"plain loop: {loop:.2f} captions per second ({args.images} images, {args.captions} captions each)")
-    print(f"server, {args.clients} clients: {served:.2f} captions per second, {served / loop:.2f} of the loop")
+    print(
+        f"server, {args.clients} clients: {served:.2f} captions per second, {served / loop:.2f} of the loop"
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ppmn.grounding.maps import encode_map
-from ppmn.grounding.render import OPACITY, PALETTE, reduced
+from ppmn.grounding.render import OPACITY, PALETTE, shrink
 from ppmn.grounding.result import Grounding, PhrasePrediction
 
 _WEB = Path(__file__).parent / "web"
@@ -55,7 +55,7 @@ def _read(name: str) -> str:
 
 
 def _page_data(grounding: Grounding) -> dict[str, Any]:
-    image = reduced(grounding.image, _IMAGE_SIDE)
+    image = shrink(grounding.image, _IMAGE_SIDE)
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=88)
     geometry = grounding[0].geometry

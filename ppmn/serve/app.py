@@ -84,7 +84,7 @@ def create_app(
     )
     app.state.service = service
     if host in LOOPBACK:  # otherwise the names of this machine are not known
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=LOOPBACK)
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])
     app.add_middleware(Guard, limits=service.limits, token=token, observe=service.counters.observe)
     _add_error_handlers(app)
     app.include_router(_router)
@@ -123,7 +123,9 @@ def _service(request: Request) -> Service:
     return service
 
 
-async def _run(queue: WorkQueue, request: Request, call: Callable[[], bytes], media_type: str = _JSON) -> Response:
+async def _run(
+    queue: WorkQueue, request: Request, call: Callable[[], bytes], media_type: str = _JSON
+) -> Response:
     return Response(await queue.run(call, request.is_disconnected), media_type=media_type)
 
 

@@ -10,7 +10,7 @@ from cachetools import LRUCache
 
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import EncodedImage
-from ppmn.grounding.render import reduced
+from ppmn.grounding.render import shrink
 
 _PREVIEW_SIDE = 1600  # longer side in pixels
 
@@ -26,7 +26,7 @@ class CachedImage:
     def preview(self) -> bytes:
         """The upright image at screen size, as JPEG."""
         buffer = io.BytesIO()
-        reduced(self.encoded.image, _PREVIEW_SIDE).save(buffer, "JPEG", quality=90)
+        shrink(self.encoded.image, _PREVIEW_SIDE).save(buffer, "JPEG", quality=90)
         return buffer.getvalue()
 
     @property

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from ppmn.grounding.maps import encode_map
 from ppmn.grounding.render import OPACITY
 from ppmn.grounding.result import Grounding, PhrasePrediction, Round
+from ppmn.images import encode_rle
 from ppmn.phrases.rules import Phrase
 from ppmn.serve.image_cache import CachedImage
 from ppmn.types import Map
@@ -63,7 +64,9 @@ class ImageInfo(BaseModel):
     width: int
     height: int
     map_size: list[int] = Field(description="height and width of a map")
-    content_size: list[float] = Field(description="the part of a map that the image covers; the rest is padding")
+    content_size: list[float] = Field(
+        description="the part of a map that the image covers; the rest is padding"
+    )
 
 
 class EncodedMap(BaseModel):
@@ -168,7 +171,7 @@ def _phrase_result(phrase: PhrasePrediction, masks: bool) -> PhraseResult:
         area=phrase.area,
         box=None if phrase.box is None else [*phrase.box],
         map=_encoded_map(phrase.map),
-        rle=RunLengthMask(**phrase.rle()) if masks else None,
+        rle=RunLengthMask(**encode_rle(phrase.mask)) if masks else None,
     )
 
 

@@ -21,7 +21,10 @@ def serve(model: str, device: str | None, host: str, port: int, token: str | Non
     app = create_app(load(model, device=device), limits, host, token)
     name = f"[{host}]" if ":" in host else host
     query = f"?token={quote(token)}" if token else ""
-    print(f"{model} is served at http://{name}:{listener.getsockname()[1]}/{query} (Ctrl+C stops it)", flush=True)
+    print(
+        f"{model} is served at http://{name}:{listener.getsockname()[1]}/{query} (Ctrl+C stops it)",
+        flush=True,
+    )
     if host not in LOOPBACK and not token:
         print("anyone who can reach this machine can use the server; --token restricts it", flush=True)
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)

@@ -7,6 +7,7 @@ from enum import StrEnum
 from PIL import Image
 
 from ppmn.errors import InputError
+from ppmn.grounding.formats import to_coco, to_panoptic
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.page import to_html
 from ppmn.grounding.render import overlay
@@ -82,11 +83,11 @@ class Service:
             case FileName.OVERLAY:
                 return _png(overlay(grounding, opacity=request.opacity, outline=request.outline))
             case FileName.PANOPTIC:
-                return _png(grounding.to_panoptic()[0])
+                return _png(to_panoptic(grounding)[0])
             case FileName.SEGMENTS:
-                return json.dumps(grounding.to_panoptic()[1]).encode()
+                return json.dumps(to_panoptic(grounding)[1]).encode()
             case FileName.COCO:
-                return json.dumps(grounding.to_coco()).encode()
+                return json.dumps(to_coco(grounding)).encode()
             case FileName.PAGE:
                 return to_html(grounding).encode()
 

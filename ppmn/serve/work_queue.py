@@ -54,7 +54,9 @@ class WorkQueue:
                     raise ClientGoneError
                 if time.monotonic() > deadline:
                     self.timed_out += 1
-                    raise RequestTimeoutError(f"the request took longer than {self.max_seconds:g} s, the limit")
+                    raise RequestTimeoutError(
+                        f"the request took longer than {self.max_seconds:g} s, the limit"
+                    )
             return result.result()
         finally:
             job.cancel()  # does nothing to a job that has started

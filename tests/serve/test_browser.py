@@ -48,7 +48,9 @@ def test_upload_write_ground(visitor: Visitor, file: Path) -> None:
     page = visitor.page
     visitor.upload(file)
     visitor.write(CAPTION, 4)
-    assert page.locator("#underlines [data-phrases]").all_inner_texts() == TEXTS  # underlined, not grounded yet
+    assert (
+        page.locator("#underlines [data-phrases]").all_inner_texts() == TEXTS
+    )  # underlined, not grounded yet
     assert not [r for r in visitor.requests if r.endswith("/ground")]
     visitor.ground()
     assert [t.split()[0] for t in page.locator("#figure .label").all_inner_texts()] != []
@@ -128,7 +130,9 @@ def test_rounds_view(visitor: Visitor, file: Path) -> None:
     visitor.write(CAPTION, 4)
     visitor.ground()
     page.check("input[value=rounds]", force=True)
-    playwright.expect(page.locator("#round-note")).to_contain_text("H2, the response of “two dogs” after round 2")
+    playwright.expect(page.locator("#round-note")).to_contain_text(
+        "H2, the response of “two dogs” after round 2"
+    )
     pictures = []
     for step in (0, 1, 2):
         visitor.slide("round", step)

@@ -167,7 +167,10 @@ def test_errors_are_sentences(client: httpx.Client) -> None:
     surrogate = client.post(ground, content=b'{"caption": "\\ud800 dog"}')
     assert surrogate.status_code == 422 and "error" in surrogate.json()
     assert client.post(f"/api/images/{'0' * 32}/ground", json={"caption": "a dog"}).status_code == 404
-    assert client.post("/api/images/..%2f..%2fetc/ground", json={"caption": "a dog"}).status_code in (404, 422)
+    assert client.post("/api/images/..%2f..%2fetc/ground", json={"caption": "a dog"}).status_code in (
+        404,
+        422,
+    )
     assert client.get("/static/..%2f..%2fapp.py").status_code == 404
 
 
@@ -286,9 +289,7 @@ def test_full_queue_returns_retry_after(grounder: Grounder, monkeypatch: pytest.
         assert metric(client, "ppmn_images_encoded_total") == 8 - len(refused)
 
 
-def test_jobs_of_gone_clients_are_dropped(
-    grounder: Grounder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_jobs_of_gone_clients_are_dropped(grounder: Grounder, monkeypatch: pytest.MonkeyPatch) -> None:
     started = slow_down(grounder, monkeypatch, 2)
     with running(grounder) as client, ThreadPoolExecutor(1) as pool:
         first = pool.submit(upload, client, image_bytes(drawn_image(30, 20, 1)))

@@ -16,6 +16,7 @@ from PIL import Image, ImageDraw
 from support.models import bert_folder, small_ppmn
 
 from ppmn.grounding.grounder import Grounder
+from ppmn.model.folder import save_model
 from ppmn.serve.app import create_app
 
 CAPTION = "In this image there are two dogs on the green grass, and a red ball under the blue sky."
@@ -23,7 +24,7 @@ CAPTION = "In this image there are two dogs on the green grass, and a red ball u
 
 def small_model(folder: Path) -> Path:
     """A small untrained model, in a model folder."""
-    small_ppmn(bert_folder(folder / "bert", positions=512)).save_pretrained(folder / "model")
+    save_model(small_ppmn(bert_folder(folder / "bert", positions=512)), folder / "model")
     return folder / "model"
 
 
