@@ -1,4 +1,4 @@
-"""Sample images with captions: photos that ship in other packages, and two drawn scenes that ship in this one."""
+"""Sample images with captions: photos that ship in other packages, and two drawn scenes of our own."""
 
 import importlib.util
 from dataclasses import dataclass

@@ -27,8 +27,14 @@ def run(args: argparse.Namespace) -> None:
     from ppmn.errors import InputError
 
     try:
-        from ppmn.serve.server import serve
+        from ppmn.serve.server import open_server
     except ImportError as error:
         raise InputError(f"{error.name} is not installed: pip install 'ppmn[serve]'") from error
     limits = Limits(**{limit.name: getattr(args, f"max_{limit.name}") for limit in fields(Limits)})
-    serve(args.model, args.device, args.host, args.port, args.token, limits)
+    server = open_server(
+        args.model, device=args.device, host=args.host, port=args.port, token=args.token, limits=limits
+    )
+    print(f"{args.model} is served at {server.url} (Ctrl+C stops it)", flush=True)
+    if server.public:
+        print("anyone who can reach this machine can use the server; --token restricts it", flush=True)
+    server.run()

@@ -1,10 +1,12 @@
-"""Run the server of a model until it is interrupted."""
+"""A server that listens on a port and runs until it is interrupted."""
 
 import re
 import socket
+from dataclasses import dataclass
 from urllib.parse import quote
 
 import uvicorn
+from fastapi import FastAPI
 
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import load
@@ -13,26 +15,36 @@ from ppmn.serve.guard import LOOPBACK
 from ppmn.serve.limits import Limits
 
 
-def serve(model: str, device: str | None, host: str, port: int, token: str | None, limits: Limits) -> None:
-    """Load a model and serve it."""
+@dataclass(frozen=True)
+class Server:
+    """A loaded model on an open port; `public` if other machines can use it without a token."""
+
+    app: FastAPI
+    listener: socket.socket
+    url: str
+    public: bool
+
+    def run(self) -> None:
+        """Serve until interrupted."""
+        config = uvicorn.Config(self.app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
+        uvicorn.Server(config).run([self.listener])
+
+
+def open_server(
+    model: str, *, device: str | None, host: str, port: int, token: str | None, limits: Limits
+) -> Server:
+    """Take the port, then load the model; port 0 is any free one."""
     if token is not None and not re.fullmatch("[!-~]+", token):
         raise InputError(f"the token {token!r} must consist of printable ASCII characters without spaces")
     listener = _listen(host, port)
     app = create_app(load(model, device=device), limits, host, token)
     name = f"[{host}]" if ":" in host else host
     query = f"?token={quote(token)}" if token else ""
-    print(
-        f"{model} is served at http://{name}:{listener.getsockname()[1]}/{query} (Ctrl+C stops it)",
-        flush=True,
-    )
-    if host not in LOOPBACK and not token:
-        print("anyone who can reach this machine can use the server; --token restricts it", flush=True)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5)
-    uvicorn.Server(config).run([listener])
+    url = f"http://{name}:{listener.getsockname()[1]}/{query}"
+    return Server(app, listener, url, public=host not in LOOPBACK and token is None)
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Take the port first, because loading a model may take minutes; port 0 is any free one."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         return socket.create_server((host, port), family=family)

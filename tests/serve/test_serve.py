@@ -193,7 +193,9 @@ IMAGES = {
     "CMYK": (lambda: image_bytes(drawn_image(60, 40).convert("CMYK"), "JPEG"), (60, 40)),
     "16 bit": (lambda: image_bytes(Image.fromarray(np.full((40, 60), 40_000, np.uint16))), (60, 40)),
     "animated": (
-        lambda: image_bytes(drawn_image(60, 40), "GIF", save_all=True, append_images=[drawn_image(60, 40, 1)]),
+        lambda: image_bytes(
+            drawn_image(60, 40), "GIF", save_all=True, append_images=[drawn_image(60, 40, 1)]
+        ),
         (60, 40),
     ),
     "EXIF-rotated": (exif_rotated, (40, 80)),
