@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.narrative_words import sentences
-from ppmn.phrases.tagger import WEIGHTS, Tagger, key, normal, static_features, tag_features
+from ppmn.phrases.tagger import TAGGER_FILE, Tagger, feature_hash, normalize, static_features, tag_features
 
 Sentence = list[tuple[str, str]]
 EPOCHS, DRAWN, SEEN_TWICE, SMALLEST = 8, 10000, 2, 3
@@ -43,7 +43,7 @@ class Training:
             words, tags = zip(*sentence, strict=True)
             for i in range(len(words)):
                 tag2, tag1 = ("<s>", "<s>", *tags)[i : i + 2]
-                seen.update(map(key, static_features(words, i) + tag_features(words, i, tag2, tag1)))
+                seen.update(map(feature_hash, static_features(words, i) + tag_features(words, i, tag2, tag1)))
         self.row = {k: n for n, k in enumerate(sorted(k for k, n in seen.items() if n >= SEEN_TWICE))}
         self.weights = np.zeros((len(self.row), len(self.tags)), np.float32)
         self.late = np.zeros_like(self.weights)  # each change times the step it came at
@@ -51,7 +51,7 @@ class Training:
         self.corpus = [(*zip(*s, strict=True), self.static(s)) for s in corpus]
 
     def rows(self, features: list[str]) -> np.ndarray:
-        return np.array([r for f in features if (r := self.row.get(key(f))) is not None], np.int32)
+        return np.array([r for f in features if (r := self.row.get(feature_hash(f))) is not None], np.int32)
 
     def static(self, sentence: Sentence) -> list[np.ndarray]:
         words = [word for word, _ in sentence]
@@ -91,7 +91,7 @@ class Training:
         tags: dict[int, Counter[str]] = defaultdict(Counter)
         for words, given, _ in self.corpus:
             for word, tag in zip(words, given, strict=True):
-                tags[key(normal(word))][tag] += 1
+                tags[feature_hash(normalize(word))][tag] += 1
         common = sorted(word for word, count in tags.items() if count.total() >= COMMON)
         kinds = Counter(tag for count in tags.values() for tag in count)
         rows = [
@@ -110,7 +110,7 @@ def accuracy(tagger: Tagger, corpus: list[Sentence]) -> float:
     return sum(tag == guess for tag, guess in pairs) / len(pairs)
 
 
-def main(treebank: Path, out: Path = WEIGHTS) -> None:
+def main(treebank: Path, out: Path = TAGGER_FILE) -> None:
     random.seed(0)
     training = Training(list(read(treebank / "train.conllu.gz")) + sentences(DRAWN))
     for epoch in range(EPOCHS):
@@ -118,7 +118,7 @@ def main(treebank: Path, out: Path = WEIGHTS) -> None:
     tagger = training.tagger()
     print(
         "any word may be",
-        *(tag for tag, any_word in zip(tagger.tags, tagger.seen[-1], strict=True) if any_word),
+        *(tag for tag, any_word in zip(tagger.tags, tagger.allowed[-1], strict=True) if any_word),
     )
     out.parent.mkdir(parents=True, exist_ok=True)
     tagger.save(out)

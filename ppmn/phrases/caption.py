@@ -10,7 +10,7 @@ from ppmn.types import Span
 
 @dataclass(frozen=True)
 class Caption:
-    """A caption without brackets, its phrases, and those that are skipped because they name no object."""
+    """A caption without brackets, its phrases to ground, and those skipped because they name no object."""
 
     text: str
     phrases: tuple[Phrase, ...]

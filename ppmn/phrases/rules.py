@@ -1,54 +1,61 @@
-"""The noun phrases of a caption: marked by the caller (brackets, spans) or found by tags and rules."""
+"""The noun phrases of a caption: marked by brackets or spans, or found by part-of-speech tags and rules."""
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ppmn.errors import InputError
-from ppmn.phrases import tagger
+from ppmn.phrases.tagger import load_tagger
 from ppmn.phrases.word_lists import (
-    ABSTRACT,
-    ADVERBIAL,
+    ABSTRACT_NOUNS,
+    ADVERBIAL_PHRASES,
     AMOUNTS,
-    ATTRIBUTES,
-    COMPOUNDED,
+    COLOR_WORDS,
+    COMPOUND_PARTICIPLES,
     DETERMINERS,
     DIRECTIONS,
-    GROUPS,
-    MANY,
-    NO_NOUNS,
-    NOUN_PAIRS,
-    ONE_THING,
+    GROUP_NOUNS,
+    NOUN_GERUNDS,
     PARTICIPLES,
-    PICTURES,
-    PLACES,
-    PLURAL_FORMS,
+    PICTURE_NOUNS,
+    PLACE_WORDS,
+    PLURAL_MODIFIERS,
     PLURAL_NOUNS,
     PLURAL_VERBS,
+    PLURAL_WORDS,
     PREPOSITIONS,
+    PRONOUNS,
+    SINGULAR_NOUNS,
     VERBS,
 )
 from ppmn.types import Span
 
-TOKEN = re.compile(
+_TOKEN = re.compile(
     r"\w+?(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,]\d+)+"
     r"|[\w\u0300-\u036f]+(?:[-‐‑][\w\u0300-\u036f]+)*|[^\w\s]",
     re.IGNORECASE,
 )
-# One letter a token: Q amount, M modifier, R adverb of a modifier, N noun, S plural noun, K noun of a group,
-# O "of", C "and" or comma, D determiner, X all else.
-AMOUNT, MODIFIER, NOUN = "Q(?:CQ)?", "R?M(?:C{1,2}R?M)*", "(?:[NK]*S|[NK]+)"
-PHRASE = re.compile(f"(?:(?:[QMNS]*?KO)+(?={AMOUNT}|{MODIFIER}|[NKS]))?(?:{AMOUNT}|{MODIFIER})*{NOUN}")
-MODIFIED = re.compile(f"(?:Q|C{{0,2}}R?M)*{NOUN}")  # what follows a modifier that has its noun
-NOUNS = ("N", "S", "K")
+# One letter per token: Q amount, M modifier, R adverb of a modifier, N noun, S plural noun, K group noun,
+# O "of", C "and" or comma, D determiner, X anything else.
+_AMOUNT, _MODIFIER, _NOUN = "Q(?:CQ)?", "R?M(?:C{1,2}R?M)*", "(?:[NK]*S|[NK]+)"
+_PHRASE = re.compile(f"(?:(?:[QMNS]*?KO)+(?={_AMOUNT}|{_MODIFIER}|[NKS]))?(?:{_AMOUNT}|{_MODIFIER})*{_NOUN}")
+_MODIFIED = re.compile(f"(?:Q|C{{0,2}}R?M)*{_NOUN}")  # what follows a modifier
+_NOUNS = ("N", "S", "K")
+_MAX_TOKENS = 200  # of a sentence, so that a caption without full stops takes little memory
 
 
 @dataclass(frozen=True)
 class Phrase:
-    """A noun phrase: `text` is `caption[start:end]`.
+    """A noun phrase of a caption.
 
-    `head` is its main noun, in lower case; `plural`: it names more than one; `abstract`: a noun of narratives
-    that names no object ("image", "background", "left side"), which grounding skips by default.
+    Attributes:
+        start: Its first character in the caption.
+        end: The character after its last.
+        text: `caption[start:end]`.
+        head: Its main noun, in lower case.
+        plural: Whether it names more than one object.
+        abstract: Whether it names no object ("image", "background", "left side"); grounding skips these
+            unless it is asked for all phrases.
     """
 
     start: int
@@ -61,6 +68,8 @@ class Phrase:
 
 @dataclass(frozen=True)
 class Token:
+    """A word or a punctuation mark with its part of speech."""
+
     start: int
     end: int
     word: str  # in lower case
@@ -90,11 +99,13 @@ def find_phrases(caption: str, *, spans: Sequence[Span] | None = None) -> list[P
     if spans is None:
         caption, spans = parse_brackets(caption)
     if spans is not None:
-        return _marked(caption, spans)
-    return [_phrase(caption, s, *m.span()) for s in _sentences(caption) for m in PHRASE.finditer(_letters(s))]
+        return _marked_phrases(caption, spans)
+    return [
+        _phrase(caption, s, *m.span()) for s in _sentences(caption) for m in _PHRASE.finditer(_letters(s))
+    ]
 
 
-def parse_brackets(caption: str) -> tuple[str, list[tuple[int, int]] | None]:
+def parse_brackets(caption: str) -> tuple[str, list[Span] | None]:
     """Remove brackets from a caption and return what they marked.
 
     Args:
@@ -112,65 +123,63 @@ def parse_brackets(caption: str) -> tuple[str, list[tuple[int, int]] | None]:
         ('two dogs on the grass', [(0, 8), (12, 21)])
     """
     if not isinstance(caption, str):
-        raise InputError(f"A caption must be text, not {type(caption).__name__}.")
+        raise InputError(f"the caption must be text, not {type(caption).__name__}")
     if "[" not in caption and "]" not in caption:
         return caption, None
     text, spans, opened = "", [], None
     for piece in re.split(r"([\[\]])", caption):
         if piece == "[":
             if opened is not None:
-                raise InputError(f"A bracket is opened inside another at “{caption[opened : opened + 30]}”.")
+                raise InputError(f"a bracket is opened inside another after “{text[-30:]}”")
             opened = len(text)
         elif piece == "]":
             if opened is None:
-                raise InputError(f"A bracket is closed that was not opened after “{text[-30:]}”.")
+                raise InputError(f"a bracket is closed that was not opened after “{text[-30:]}”")
             inside = text[opened:]
             if not inside.strip():
-                raise InputError(f"A pair of brackets holds no words after “{text[-30:]}”.")
+                raise InputError(f"a pair of brackets holds no words after “{text[-30:]}”")
             start = opened + len(inside) - len(inside.lstrip())
             spans.append((start, start + len(inside.strip())))
             opened = None
         else:
             text += piece
     if opened is not None:
-        raise InputError(f"A bracket is opened and not closed before “{text[opened : opened + 30]}”.")
+        raise InputError(f"a bracket is opened and not closed before “{text[opened : opened + 30]}”")
     return text, spans
 
 
-def _marked(caption: str, spans: Sequence[tuple[int, int]]) -> list[Phrase]:
-    """Phrases as the caller marked them, to the letter; none of them is `abstract`: they were asked for."""
+def _marked_phrases(caption: str, spans: Sequence[Span]) -> list[Phrase]:
+    """Phrases exactly as they are marked; none of them is abstract, as the caller asks for them."""
     tokens = [token for sentence in _sentences(caption) for token in sentence]
     found = []
     for start, end in spans:
         if not 0 <= start < end <= len(caption) or not caption[start:end].strip():
             raise InputError(
-                f"The span ({start}, {end}) marks no words of a caption of {len(caption)} characters."
+                f"the span ({start}, {end}) marks no words of a caption of {len(caption)} characters"
             )
         inside = [t for t in tokens if start <= t.start < end]
-        match = PHRASE.search(_letters(inside)) if inside else None
-        head = (
-            inside[match.end() - 1]
-            if match
-            else inside[-1]
-            if inside
-            else Token(0, 0, caption[start:end], "")
-        )
+        match = _PHRASE.search(_letters(inside))
+        last = match.end() - 1 if match else -1
+        head = inside[last] if inside else Token(start, end, caption[start:end], "")
         found.append(Phrase(start, end, caption[start:end], head.word, _plural(inside, head), abstract=False))
     return found
 
 
 def _sentences(caption: str) -> Iterator[list[Token]]:
-    """Tagged tokens, a sentence at a time; an empty line ends one, a line's end does not."""
+    """Tagged tokens, one sentence at a time; an empty line ends a sentence, a line break does not."""
     for part in re.finditer(r"(?:[^.!?\n]|[.!?](?=\w)|\n(?![ \t\r]*\n))+[.!?\s]*|[.!?\s]+", caption):
-        tokens = [(m.start(), m.end(), m[0]) for m in TOKEN.finditer(caption, *part.span())]
-        for first in range(0, len(tokens), tagger.LONGEST):
-            some = tokens[first : first + tagger.LONGEST]
-            tags = tagger.load().tag([word for _, _, word in some])
-            yield [Token(s, e, w.lower(), t) for (s, e, w), t in zip(some, tags, strict=True)]
+        tokens = [(m.start(), m.end(), m[0]) for m in _TOKEN.finditer(caption, *part.span())]
+        for first in range(0, len(tokens), _MAX_TOKENS):
+            sentence = tokens[first : first + _MAX_TOKENS]
+            tags = load_tagger().tag([word for _, _, word in sentence])
+            yield [
+                Token(start, end, word.lower(), tag)
+                for (start, end, word), tag in zip(sentence, tags, strict=True)
+            ]
 
 
 def _letters(tokens: Sequence[Token]) -> str:
-    """The letter of each token; from the end of the sentence, for a letter asks what follows."""
+    """The letter of each token, found from the end of the sentence, as a letter depends on what follows."""
     letters = ""
     for i in reversed(range(len(tokens))):
         before = tokens[i - 1] if i else Token(0, 0, "", "")
@@ -179,7 +188,7 @@ def _letters(tokens: Sequence[Token]) -> str:
     return letters
 
 
-def _letter(token: Token, before: Token, after: str, follow: str) -> str:  # noqa: PLR0911 (a rule a line)
+def _letter(token: Token, before: Token, after: str, follow: str) -> str:  # noqa: PLR0911 (one rule per line)
     word = token.word
     if not any(c.isalnum() for c in word):
         return "C" if word in ",&/" else "X"
@@ -189,16 +198,14 @@ def _letter(token: Token, before: Token, after: str, follow: str) -> str:  # noq
         return "Q"
     if word in ("of", "and", "or"):
         return "O" if word == "of" else "C"
-    if word in GROUPS and after == "of":
+    if word in GROUP_NOUNS and after == "of":
         return "K"
-    if (
-        word in NO_NOUNS | VERBS
-        or {(before.word, word), (word, after), (before.word, word, after)} & ADVERBIAL
-    ):
+    sequences = {(before.word, word), (word, after), (before.word, word, after)}
+    if word in PRONOUNS | VERBS or sequences & ADVERBIAL_PHRASES:
         return "X"
-    if word in PLACES:
-        return _place(token, before, follow[:1] in NOUNS or (follow[:1] == "M" and after in PLACES))
-    if word in ATTRIBUTES and follow[:1] in ("M", *NOUNS):
+    if word in PLACE_WORDS:
+        return _place(token, before, follow[:1] in _NOUNS or (follow[:1] == "M" and after in PLACE_WORDS))
+    if word in COLOR_WORDS and follow[:1] in ("M", *_NOUNS):
         return "M"
     if word in PARTICIPLES or token.tag in ("VBG", "VBN", "VBD"):
         return _participle(token, before, follow)
@@ -216,31 +223,31 @@ def _place(token: Token, before: Token, noun_follows: bool) -> str:
 
 def _participle(token: Token, before: Token, follow: str) -> str:
     """ "a parked car": a modifier; "people holding cups": a verb."""
-    if before.tag == "NN" and token.word in COMPOUNDED and follow[:1] in NOUNS:
+    if before.tag == "NN" and token.word in COMPOUND_PARTICIPLES and follow[:1] in _NOUNS:
         return "N"
-    if not MODIFIED.match(follow):
+    if not _MODIFIED.match(follow):
         return "N" if before.tag in ("DT", "PRP$") and token.tag in ("VBG", "NN") else "X"
     if before.tag in ("DT", "PRP$", "CD", "JJ", "POS") or before.word in ("see", "observe", "with", "of"):
         return "M"
-    if token.word in NOUN_PAIRS and follow[:1] in NOUNS:
+    if token.word in NOUN_GERUNDS and follow[:1] in _NOUNS:
         return "M"
     return "M" if token.tag == "VBN" and before.tag[:2] not in ("NN", "VB", "PR", "WD", "WP") else "X"
 
 
-def _by_tag(token: Token, before: Token, follow: str) -> str:  # noqa: PLR0911 (a rule a line)
+def _by_tag(token: Token, before: Token, follow: str) -> str:  # noqa: PLR0911 (one rule per line)
     word, tag = token.word, token.tag
     if tag in ("NNS", "NNPS"):
-        return "N" if follow[:1] in NOUNS and word in PLURAL_FORMS else "S"
+        return "N" if follow[:1] in _NOUNS and word in PLURAL_MODIFIERS else "S"
     if word in ("light", "dark") and follow[:1] == "M":
         return "M"
     if tag in ("NN", "NNP", "FW", "GW", "ADD"):
         return "X" if before.tag == "NNS" and word in PLURAL_VERBS else "N"
     if tag in ("JJ", "JJR", "JJS", "AFX"):
         alone = (before.word in ("a", "an") and word != "little") or word in ("light", "blind")
-        return "N" if alone and not MODIFIED.match(follow) else "M"
+        return "N" if alone and not _MODIFIED.match(follow) else "M"
     if tag in ("RB", "RBR", "RBS") and follow[:1] == "M" and (word.endswith("ly") or word == "very"):
         return "R"
-    if tag == "VBZ":  # "few stands", "with chairs": no verb stands there
+    if tag == "VBZ":  # "few stands", "with chairs": not a verb
         return "S" if before.tag in ("DT", "PRP$", "CD", "IN", "VB", "VBP") or before.word in AMOUNTS else "X"
     return "N" if tag in ("VB", "VBP") and before.tag in ("DT", "PRP$", "CD", "JJ") else "X"
 
@@ -255,18 +262,17 @@ def _phrase(caption: str, tokens: Sequence[Token], first: int, last: int) -> Phr
 
 
 def _plural(inside: Sequence[Token], head: Token) -> bool:
-    amount = any(t.word in MANY or (t.tag == "CD" and t.word not in ("one", "1")) for t in inside)
-    ending = (
-        head.word.endswith("s") and not head.word.endswith(("ss", "us", "is")) and head.word not in ONE_THING
-    )
-    return head.tag in ("NNS", "NNPS") or head.word in PLURAL_NOUNS or amount or ending
+    amount = any(t.word in PLURAL_WORDS or (t.tag == "CD" and t.word not in ("one", "1")) for t in inside)
+    word = head.word
+    ending = word.endswith("s") and not word.endswith(("ss", "us", "is")) and word not in SINGULAR_NOUNS
+    return head.tag in ("NNS", "NNPS") or word in PLURAL_NOUNS or amount or ending
 
 
 def _abstract(inside: Sequence[Token], head: Token, before: Sequence[str]) -> bool:
-    """Whether a phrase names the picture or a place in it; "a white top" is an object, "the top" is none."""
-    if head.word in PICTURES:
+    """Whether a phrase names the picture or a place in it: "the top", but not "a white top"."""
+    if head.word in PICTURE_NOUNS:
         this = before[-1:] not in (["a"], ["an"], ["some"]) or before[:2] in (["this", "is"], ["it", "is"])
         return this and not any(t.tag.startswith("NN") for t in inside[:-1])
-    return head.word in ABSTRACT or (
-        head.word in PLACES and all(t.word in DIRECTIONS | AMOUNTS for t in inside)
+    return head.word in ABSTRACT_NOUNS or (
+        head.word in PLACE_WORDS and all(t.word in DIRECTIONS | AMOUNTS for t in inside)
     )

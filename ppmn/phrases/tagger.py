@@ -1,4 +1,4 @@
-"""Part-of-speech tags (Penn Treebank) by an averaged perceptron; its weights are data beside this file."""
+"""Part-of-speech tags (Penn Treebank) by an averaged perceptron; its weights are in tagger.npz."""
 
 import re
 from collections.abc import Sequence
@@ -8,16 +8,15 @@ from zlib import crc32
 
 import numpy as np
 
-WEIGHTS = Path(__file__).with_name("tagger.npz")
-LONGEST = 200  # tokens tagged at once: a caption without a full stop costs no more memory than one with
-NEVER = 1_000_000  # more than any sum of weights
+TAGGER_FILE = Path(__file__).with_name("tagger.npz")
+_EXCLUDED = -1_000_000  # below any sum of weights
 
 
 def static_features(words: Sequence[str], i: int) -> list[str]:
-    """What is known of word i before any tag is: its form, its ends, its neighbours."""
-    word, shape = normal(words[i]), form(words[i])
-    before, before2 = (normal(words[i - j]) if i >= j else "<s>" for j in (1, 2))
-    after, after2 = (normal(words[i + j]) if i + j < len(words) else "</s>" for j in (1, 2))
+    """Features of word i that depend on no tag: its shape, prefixes, suffixes and neighbours."""
+    word, shape = normalize(words[i]), word_shape(words[i])
+    before, before2 = (normalize(words[i - j]) if i >= j else "<s>" for j in (1, 2))
+    after, after2 = (normalize(words[i + j]) if i + j < len(words) else "</s>" for j in (1, 2))
     return [
         "bias", f"w {word}", f"s1 {word[-1:]}", f"s2 {word[-2:]}", f"s3 {word[-3:]}", f"s4 {word[-4:]}",
         f"p1 {word[:1]}", f"p3 {word[:3]}", f"f {shape}", f"f {shape} {i == 0} {word[-2:]}",
@@ -30,9 +29,9 @@ def static_features(words: Sequence[str], i: int) -> list[str]:
 
 
 def tag_features(words: Sequence[str], i: int, tag2: str, tag1: str) -> list[str]:
-    """What the two tags before word i add."""
-    word = normal(words[i])
-    after = normal(words[i + 1]) if i + 1 < len(words) else "</s>"
+    """Features of word i that depend on the two tags before it."""
+    word = normalize(words[i])
+    after = normalize(words[i + 1]) if i + 1 < len(words) else "</s>"
     return [
         f"t {tag1}", f"tt {tag2} {tag1}", f"tw {tag1} {word}", f"ts {tag1} {word[-3:]}",
         f"t+1 {tag1} {after}", f"t+1s {tag1} {after[-2:]}", f"ttw {tag2} {tag1} {word[-2:]}",
@@ -40,27 +39,29 @@ def tag_features(words: Sequence[str], i: int, tag2: str, tag1: str) -> list[str
 
 
 @lru_cache(4096)
-def normal(word: str) -> str:
-    """The form features see: lower case, digits alike, the last part of "t-shirt"."""
+def normalize(word: str) -> str:
+    """A word as the features see it: lower case, digits as 0, of "t-shirt" the last part."""
     word = re.sub(r"\d", "0", word.lower().replace("’", "'"))
     return word.rstrip("-").rpartition("-")[2] or word
 
 
 @lru_cache(4096)
-def form(word: str) -> str:
-    """Capitals and digits; a name in capitals tells little in the middle of a caption, but something."""
+def word_shape(word: str) -> str:
+    """Whether a word has capitals, digits or only punctuation."""
     kind = "A" if word.isupper() and len(word) > 1 else "Aa" if word[:1].isupper() else "a"
     return kind + "0" * any(c.isdigit() for c in word) + "." * (not any(c.isalnum() for c in word))
 
 
-def key(feature: str) -> int:
+def feature_hash(feature: str) -> int:
+    """The number that stands for a feature in tagger.npz."""
     return crc32(feature.encode("utf-8", "replace"))
 
 
 class Tagger:
-    """Greedy, left to right; `weights` has a row a known feature and a last row of zeros for the others.
+    """A greedy tagger, from left to right.
 
-    `seen` are the tags each common word may have, its last row those of all other words: no articles there.
+    `weights` (features + 1, tags) has one row per known feature and a last row of zeros for all others.
+    `allowed` (words + 1, tags) says which tags each common word may have; its last row is for all others.
     """
 
     def __init__(
@@ -69,62 +70,52 @@ class Tagger:
         hashes: np.ndarray,
         weights: np.ndarray,
         words: np.ndarray,
-        seen: np.ndarray,
-    ):
-        self.tags, self.weights, self.seen = (
-            list(tags),
-            weights,
-            seen,
-        )  # (features + 1, tags), (words + 1, tags)
+        allowed: np.ndarray,
+    ) -> None:
+        self.tags, self.weights, self.allowed = list(tags), weights, allowed
         self.row = dict(zip(hashes.tolist(), range(len(hashes)), strict=True))
         self.word = dict(zip(words.tolist(), range(len(words)), strict=True))
 
     def rows(self, features: Sequence[str]) -> list[int]:
+        """The rows of `weights` of some features."""
         unknown = len(self.row)
-        return [self.row.get(key(feature), unknown) for feature in features]
+        return [self.row.get(feature_hash(feature), unknown) for feature in features]
 
     def tag(self, words: Sequence[str]) -> list[str]:
-        """A tag a word of one sentence."""
-        found: list[str] = []
-        for start in range(0, len(words), LONGEST):
-            found += self._tag(words[start : start + LONGEST])
-        return found
-
-    def _tag(self, words: Sequence[str]) -> list[str]:
+        """One tag per word of a sentence."""
         rows = [self.rows(static_features(words, i)) for i in range(len(words))]
         scores = self.weights[np.array(rows)].sum(1, dtype=np.int32)  # (words, tags)
-        scores[~self.seen[[self.word.get(key(normal(word)), len(self.word)) for word in words]]] = -NEVER
+        known = [self.word.get(feature_hash(normalize(word)), len(self.word)) for word in words]
+        scores[~self.allowed[known]] = _EXCLUDED
         found: list[str] = []
         tag2, tag1 = "<s>", "<s>"
         for i in range(len(words)):
-            score = scores[i] + self.weights[self.rows(tag_features(words, i, tag2, tag1))].sum(
-                0, dtype=np.int32
-            )
-            tag2, tag1 = tag1, self.tags[int(score.argmax())]
+            by_tags = self.weights[self.rows(tag_features(words, i, tag2, tag1))].sum(0, dtype=np.int32)
+            tag2, tag1 = tag1, self.tags[int((scores[i] + by_tags).argmax())]
             found.append(tag1)
         return found
 
-    def save(self, path: Path) -> None:
-        """Sparse, one byte a weight; read back by `load` without pickle."""
+    def save(self, file: Path) -> None:
+        """Write the weights, sparse and in one byte each, as `load_tagger` reads them."""
         feature, tag = np.nonzero(self.weights[:-1])
         np.savez_compressed(
-            path,
+            file,
             tags=np.array(self.tags),
             hashes=np.fromiter(self.row, np.uint32),
             count=np.bincount(feature, minlength=len(self.row)).astype(np.uint8),
             tag=tag.astype(np.uint8),
             weight=self.weights[feature, tag].astype(np.int8),
             words=np.fromiter(self.word, np.uint32),
-            seen=np.packbits(self.seen, axis=1),
+            seen=np.packbits(self.allowed, axis=1),
         )
 
 
 @lru_cache(1)
-def load(path: Path = WEIGHTS) -> Tagger:
-    """The tagger that ships with the package, read once."""
-    with np.load(path, allow_pickle=False) as file:
-        tags, hashes, count = file["tags"].tolist(), file["hashes"], file["count"]
+def load_tagger(file: Path = TAGGER_FILE) -> Tagger:
+    """A tagger from its file, by default the one that ships; read once."""
+    with np.load(file, allow_pickle=False) as arrays:
+        tags, hashes, count = arrays["tags"].tolist(), arrays["hashes"], arrays["count"]
         weights = np.zeros((len(hashes) + 1, len(tags)), np.int8)
-        weights[np.repeat(np.arange(len(hashes)), count), file["tag"]] = file["weight"]
-        seen = np.unpackbits(file["seen"], axis=1, count=len(tags)).astype(bool)
-        return Tagger(tags, hashes, weights, file["words"], seen)
+        weights[np.repeat(np.arange(len(hashes)), count), arrays["tag"]] = arrays["weight"]
+        allowed = np.unpackbits(arrays["seen"], axis=1, count=len(tags)).astype(bool)
+        return Tagger(tags, hashes, weights, arrays["words"], allowed)
