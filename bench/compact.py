@@ -88,7 +88,7 @@ def measure(grounder: Grounder, held: Held, shares: Sequence[Shares]) -> dict[Sh
         truths = full_masks(ids, [p.segment_ids for p in phrases])
         spans = [(p.start, p.end) for p in phrases]
         encoded = grounder.encode(narrative.image.file)
-        responses = encoded.responses(narrative.caption, spans)
+        responses = encoded.raw_responses(narrative.caption, spans)
         for (edge, peak), threshold in product(shares, THRESHOLDS):
             maps = postprocess(responses, threshold=threshold, relative_threshold=edge, hysteresis_peak=peak)
             for n, (phrase, truth, response) in enumerate(zip(phrases, truths, maps, strict=True)):

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ppmn.errors import InputError
+    from ppmn.grounding.encoded_image import EncodedImage
     from ppmn.grounding.formats import save, to_coco, to_panoptic, to_supervision
-    from ppmn.grounding.grounder import EncodedImage, Grounder, load
+    from ppmn.grounding.grounder import Grounder, load
     from ppmn.grounding.page import to_html
     from ppmn.grounding.render import overlay
     from ppmn.grounding.result import Grounding, PhrasePrediction
@@ -35,7 +36,8 @@ __all__ = [
 _MODULES = {
     "errors": ("InputError",),
     "grounding.formats": ("save", "to_coco", "to_panoptic", "to_supervision"),
-    "grounding.grounder": ("EncodedImage", "Grounder", "load"),
+    "grounding.encoded_image": ("EncodedImage",),
+    "grounding.grounder": ("Grounder", "load"),
     "grounding.page": ("to_html",),
     "grounding.render": ("overlay",),
     "grounding.result": ("Grounding", "PhrasePrediction"),

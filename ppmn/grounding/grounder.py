@@ -1,11 +1,9 @@
 """Ground captions on images: an image is encoded once, then any number of captions are grounded on it."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as fn
 from PIL import Image
@@ -13,18 +11,18 @@ from torch import Tensor
 
 from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
-from ppmn.grounding.maps import MapGeometry, postprocess
-from ppmn.grounding.result import Grounding, PhrasePrediction, Round
+from ppmn.grounding.encoded_image import EncodedImage
+from ppmn.grounding.maps import MapGeometry
+from ppmn.grounding.result import Grounding
 from ppmn.images import ImageInput, read_image
 from ppmn.model.folder import load_model, model_folder
-from ppmn.model.network import PPMN, Maps, PixelFeatures
+from ppmn.model.network import PPMN, PixelFeatures
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ValidSizes
-from ppmn.model.text import Queries
-from ppmn.phrases.caption import Caption, parse_caption
+from ppmn.phrases.caption import parse_caption
 from ppmn.types import Map, Span
 
-BATCH_SIZE = 4  # images that are encoded together
+_BATCH_SIZE = 4  # images that are encoded together
 
 
 def load(name_or_folder: str | Path = "compact", *, device: str | None = None) -> "Grounder":
@@ -51,7 +49,15 @@ def load(name_or_folder: str | Path = "compact", *, device: str | None = None) -
 
 
 class Grounder:
-    """A model that grounds captions on images.
+    """A model that grounds captions on images; `load` makes one.
+
+    Args:
+        model: The network.
+        device: "cpu", "cuda" or "cuda:1"; None takes the GPU where there is one.
+        name: The name that results carry.
+
+    Raises:
+        InputError: The device cannot be used.
 
     Examples:
         >>> from PIL import Image
@@ -79,7 +85,7 @@ class Grounder:
         """How images are resized for the model."""
         return self.model.preprocess
 
-    def encode(self, image: ImageInput) -> "EncodedImage":
+    def encode(self, image: ImageInput) -> EncodedImage:
         """Encode an image, so that captions can be grounded on it.
 
         Args:
@@ -98,7 +104,7 @@ class Grounder:
         """
         return next(self._encode([image]))
 
-    def encode_batch(self, images: Sequence[ImageInput]) -> list["EncodedImage"]:
+    def encode_batch(self, images: Sequence[ImageInput]) -> list[EncodedImage]:
         """Encode several images, in batches; each as `encode` would.
 
         Args:
@@ -171,21 +177,22 @@ class Grounder:
         if isinstance(captions, str) or len(captions) != len(images):
             given = "one text" if isinstance(captions, str) else str(len(captions))
             raise InputError(f"{len(images)} images need as many captions, not {given}")
+        if spans is not None and len(spans) != len(images):
+            raise InputError(f"{len(images)} captions need as many lists of spans, not {len(spans)}")
         marked = spans if spans is not None else [None] * len(images)
         parsed = [
             parse_caption(caption, spans=own, all_phrases=all_phrases)
             for caption, own in zip(captions, marked, strict=True)
         ]
-        pairs = zip(self._encode(images), parsed, strict=True)
         return [
             encoded.ground_phrases(caption, threshold=threshold, keep_rounds=keep_rounds)
-            for encoded, caption in pairs
+            for encoded, caption in zip(self._encode(images), parsed, strict=True)
         ]
 
     def response_maps(self, image: ImageInput, caption: str, spans: Sequence[Span]) -> Iterator[Map]:
         """Post-processed probabilities of each span, in the image's own size, one at a time."""
         encoded = self.encode(image)
-        for response in self.postprocess(encoded.responses(caption, spans)):
+        for response in encoded.responses(caption, spans):
             yield encoded.geometry.response(response)
 
     def quarter_maps(self, image: ImageInput, caption: str, spans: Sequence[Span]) -> Iterator[Map]:
@@ -194,26 +201,9 @@ class Grounder:
         H = fn.interpolate(maps.H[-1][None], scale_factor=2.0, mode="bilinear")[0]
         yield from queries.phrase_maps(H.sigmoid()).cpu().numpy()
 
-    def postprocess(self, responses: Map) -> Map:
-        """Maps (P, H, W) after the model's relative threshold and hysteresis."""
-        config = self.model.config
-        return postprocess(
-            responses,
-            threshold=config.threshold,
-            relative_threshold=config.relative_threshold,
-            hysteresis_peak=config.hysteresis_peak,
-        )
-
-    def checked_threshold(self, threshold: float | None) -> float:
-        """A caller's threshold, or the model's own."""
-        value = self.threshold if threshold is None else threshold
-        if not 0 <= value <= 1:
-            raise InputError(f"threshold is {value}; it must lie between 0 and 1")
-        return value
-
-    def _encode(self, images: Sequence[ImageInput]) -> Iterator["EncodedImage"]:
-        # where padding counts, other images of a batch would change the features through it
-        step = 1 if self.model.config.count_padding else BATCH_SIZE
+    def _encode(self, images: Sequence[ImageInput]) -> Iterator[EncodedImage]:
+        # where padding counts, batch padding would change the features
+        step = 1 if self.model.config.count_padding else _BATCH_SIZE
         for first in range(0, len(images), step):
             batch = [read_image(image) for image in images[first : first + step]]
             resized = [self.preprocess(image) for image in batch]
@@ -225,7 +215,8 @@ class Grounder:
                 source = images[first + index]
                 name = str(source) if isinstance(source, str | Path) else None
                 geometry = self._geometry(image, tensor)
-                yield EncodedImage(self, image, name, geometry, _single(pixels, index, geometry))
+                own = _single(pixels, index, geometry)
+                yield EncodedImage(image, name, self.name, self.model, geometry, own)
 
     def _uses_bfloat16(self) -> bool:
         config = self.model.config.image
@@ -240,115 +231,6 @@ class Grounder:
         return MapGeometry(image.height, image.width, map_size, content_size)
 
 
-@dataclass(frozen=True)
-class EncodedImage:
-    """An image that has been encoded: any number of captions can be grounded on it.
-
-    Attributes:
-        image: The image upright, in RGB.
-        name: The file it was read from, if it was.
-    """
-
-    grounder: Grounder = field(repr=False)
-    image: Image.Image
-    name: str | None
-    geometry: MapGeometry = field(repr=False)
-    pixels: PixelFeatures = field(repr=False)
-
-    def ground(
-        self,
-        caption: str,
-        *,
-        threshold: float | None = None,
-        spans: Sequence[Span] | None = None,
-        keep_rounds: bool = False,
-        all_phrases: bool = False,
-    ) -> Grounding:
-        """Ground a caption: its noun phrases, or what brackets or `spans` mark.
-
-        Args:
-            caption: A text of any length; [brackets] may mark its phrases.
-            threshold: The response above which a pixel is in a mask; None takes the model's own.
-            spans: Start and end of each phrase in characters; None finds the noun phrases.
-            keep_rounds: Keep the maps and pixels of every round.
-            all_phrases: Also ground phrases that name no object ("background").
-
-        Returns:
-            A mask, a score and a box for every phrase.
-
-        Raises:
-            InputError: The caption has no phrase to ground, or the threshold is not between 0 and 1.
-
-        Examples:
-            >>> from PIL import Image
-            >>> encoded = load("compact", device="cpu").encode(Image.new("RGB", (64, 48), "skyblue"))
-            >>> encoded.ground("a [blue sky] and [white clouds]")[1].text
-            'white clouds'
-        """
-        parsed = parse_caption(caption, spans=spans, all_phrases=all_phrases)
-        return self.ground_phrases(parsed, threshold=threshold, keep_rounds=keep_rounds)
-
-    def ground_phrases(
-        self, caption: Caption, *, threshold: float | None = None, keep_rounds: bool = False
-    ) -> Grounding:
-        """Ground a caption whose phrases are known.
-
-        Args:
-            caption: What `parse_caption` returns.
-            threshold: As in `ground`.
-            keep_rounds: As in `ground`.
-
-        Returns:
-            A mask, a score and a box for every phrase.
-
-        Raises:
-            InputError: The threshold is not between 0 and 1.
-        """
-        threshold = self.grounder.checked_threshold(threshold)
-        queries, maps = self.maps(caption.text, caption.spans)
-        steps = range(len(maps.H)) if keep_rounds else [len(maps.H) - 1]
-        responses = [queries.phrase_maps(maps.H[step].sigmoid()).cpu().numpy() for step in steps]  # (P, H, W)
-        phrases = tuple(
-            PhrasePrediction(phrase, response, self.geometry, threshold)
-            for phrase, response in zip(
-                caption.phrases, self.grounder.postprocess(responses[-1]), strict=True
-            )
-        )
-        rounds = self._rounds(queries, maps, responses) if keep_rounds else ()
-        return Grounding(
-            self.image,
-            caption.text,
-            phrases,
-            threshold,
-            skipped=caption.skipped,
-            rounds=rounds,
-            image_name=self.name,
-            model=self.grounder.name,
-        )
-
-    @torch.inference_mode()
-    def maps(self, caption: str, spans: Sequence[Span]) -> tuple[Queries, Maps]:
-        """The raw matching maps of every round, (M, H, W) for the M queries that the spans own."""
-        model = self.grounder.model
-        queries = model.text_encoder([model.text_encoder.tokenize(caption, spans)])
-        return queries, model.head.ground(self.pixels, queries.vectors, queries.counts)
-
-    def responses(self, caption: str, spans: Sequence[Span]) -> Map:
-        """Probabilities of each span at the network's stride, (P, H, W), before post-processing."""
-        queries, maps = self.maps(caption, spans)
-        found: Map = queries.phrase_maps(maps.H[-1].sigmoid()).cpu().numpy()
-        return found
-
-    def _rounds(self, queries: Queries, maps: Maps, responses: Sequence[Map]) -> tuple[Round, ...]:
-        rows = np.split(np.arange(len(queries.vectors)), np.cumsum(queries.sizes)[:-1])  # of each phrase
-        points = [
-            tuple(self.geometry.points(indices[own].cpu().numpy()) for own in rows)
-            for indices in maps.indices
-        ]
-        points += [()] * (len(responses) - len(points))  # none follows the last round
-        return tuple(Round(response, own) for response, own in zip(responses, points, strict=True))
-
-
 def has_bfloat16() -> bool:
     """Whether the processor has bfloat16 instructions; without them bfloat16 is slower than float32."""
     known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing before torch 2.8
@@ -356,7 +238,7 @@ def has_bfloat16() -> bool:
 
 
 def _single(pixels: PixelFeatures, index: int, geometry: MapGeometry) -> PixelFeatures:
-    """The pixels of one image of a batch, without what pads it to the batch."""
+    """The features of one image of a batch, without the batch padding."""
     height, width = geometry.map_size
     rounds = tuple(F[index : index + 1, :, :height, :width].contiguous() for F in pixels.rounds)
     valid = pixels.valid_sizes and ValidSizes(((height, width),), pixels.valid_sizes.stride)

@@ -9,7 +9,7 @@ from functools import cached_property
 from cachetools import LRUCache
 
 from ppmn.errors import InputError
-from ppmn.grounding.grounder import EncodedImage
+from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.render import shrink
 
 _PREVIEW_SIDE = 1600  # longer side in pixels

@@ -1,4 +1,4 @@
-"""The ONNX graphs answer as torch does, for photos and phrases of other sizes than they were traced with."""
+"""The ONNX graphs equal torch, also for sizes other than those they were traced with."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ from ppmn.model.network import PixelFeatures
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-PIXELS = 100  # more than the smallest grid below has cells: missing keys are masked
+PIXELS = 100  # more than the smallest map below has: missing keys are masked
 
 
 @pytest.fixture(scope="module", params=["small", "compact"])
@@ -42,14 +42,14 @@ def test_onnx_equals_torch(exported: tuple[Grounder, Path], width: int, height: 
     prepared = model.preprocess(Image.fromarray(noise))
     vectors = torch.randn(words, model.text_encoder.channels, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        looked = model.head.encode(model.image_encoder([prepared]))
-        maps = model.head.ground(looked, vectors, [words])
+        features = model.head.encode(model.image_encoder([prepared]))
+        maps = model.head.ground(features, vectors, [words])
 
     h, w = prepared.shape[1:]
-    photo = np.full((3, *model.image_encoder.padded_size(h, w)), 99, np.float32)  # padding may hold anything
-    photo[:, :h, :w] = prepared
+    padded = np.full((3, *model.image_encoder.padded_size(h, w)), 99, np.float32)  # padding may hold anything
+    padded[:, :h, :w] = prepared
     image, phrases = (ort.InferenceSession(folder / name) for name in ("image.onnx", "phrases.onnx"))
-    pixels = image.run(None, {"photo": photo, "size": np.array([h, w])})
+    pixels = image.run(None, {"image": padded, "size": np.array([h, w])})
     named = {f"pixels_{index}": p for index, p in enumerate(pixels)}
     H, indices = phrases.run(None, {"vectors": vectors.numpy(), **named})
 
@@ -60,7 +60,7 @@ def test_onnx_equals_torch(exported: tuple[Grounder, Path], width: int, height: 
 
 
 def clear_cuts(H: list[torch.Tensor], S: int) -> torch.Tensor:
-    """Rows in which the last pixel taken and the first left out differ by more than rounding, every round."""
+    """Rows whose last selected and first rejected pixel differ by more than rounding in every round."""
     certain = torch.ones(len(H[0]), dtype=torch.bool)
     for h in H:
         scores = blur(h).flatten(1).sort(1, descending=True).values
@@ -70,9 +70,7 @@ def clear_cuts(H: list[torch.Tensor], S: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("changes", [{"aggregation": "mutan"}, {"aggregation": "sk", "variant": "paper"}])
-def test_what_people_ablate_is_exported_for_any_number_of_phrases(
-    tmp_path: Path, changes: dict[str, str]
-) -> None:
+def test_ablated_models_are_exported(tmp_path: Path, changes: dict[str, str]) -> None:
     model = small_ppmn(bert_folder(tmp_path / "bert"), **changes)
     export_phrases(model, tuple(torch.randn(1, 32, 24, 28) for _ in range(3)), tmp_path / "phrases.onnx")
     pixels, vectors = torch.randn(3, 1, 32, 9, 14), torch.randn(11, 32)
@@ -86,13 +84,16 @@ def test_what_people_ablate_is_exported_for_any_number_of_phrases(
     assert (torch.stack(maps.H).sigmoid() - H.sigmoid())[:, certain].abs().max() < 1e-3
 
 
-def test_the_description_names_what_goes_in(exported: tuple[Grounder, Path]) -> None:
+def test_description(exported: tuple[Grounder, Path]) -> None:
     grounder, folder = exported
-    told, small = json.loads((folder / "onnx.json").read_text()), grounder.model.config.image.kind == "resnet"
-    assert (told["multiple"], told["stride"]) == ((32, 8) if small else (28, 7))
-    assert told["config"]["pixels"] == PIXELS
+    description, small = (
+        json.loads((folder / "onnx.json").read_text()),
+        grounder.model.config.image.kind == "resnet",
+    )
+    assert (description["multiple"], description["stride"]) == ((32, 8) if small else (28, 7))
+    assert description["config"]["pixels"] == PIXELS
 
 
-def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
+def test_maxpool_selection_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="maxpool"):
         export_onnx(small_ppmn(bert_folder(tmp_path), selection="maxpool"), tmp_path / "onnx")

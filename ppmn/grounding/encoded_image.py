@@ -1,0 +1,145 @@
+"""An encoded image, on which any number of captions can be grounded."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ppmn.errors import InputError
+from ppmn.grounding.maps import MapGeometry, postprocess
+from ppmn.grounding.result import Grounding, PhrasePrediction, Round
+from ppmn.model.network import PPMN, Maps, PixelFeatures
+from ppmn.model.text import Queries
+from ppmn.phrases.caption import Caption, parse_caption
+from ppmn.types import Map, Span
+
+
+@dataclass(frozen=True)
+class EncodedImage:
+    """An image that `Grounder.encode` has encoded; grounding a caption on it takes little time.
+
+    Attributes:
+        image: The image upright, in RGB.
+        name: The file it was read from, if it was.
+        model_name: The name of the model that encoded it.
+    """
+
+    image: Image.Image
+    name: str | None
+    model_name: str
+    model: PPMN = field(repr=False)
+    geometry: MapGeometry = field(repr=False)
+    pixels: PixelFeatures = field(repr=False)
+
+    def ground(
+        self,
+        caption: str,
+        *,
+        threshold: float | None = None,
+        spans: Sequence[Span] | None = None,
+        keep_rounds: bool = False,
+        all_phrases: bool = False,
+    ) -> Grounding:
+        """Ground a caption: its noun phrases, or what brackets or `spans` mark.
+
+        Args:
+            caption: A text of any length; [brackets] may mark its phrases.
+            threshold: The response above which a pixel is in a mask; None takes the model's own.
+            spans: Start and end of each phrase in characters; None finds the noun phrases.
+            keep_rounds: Keep the maps and pixels of every round.
+            all_phrases: Also ground phrases that name no object ("background").
+
+        Returns:
+            A mask, a score and a box for every phrase.
+
+        Raises:
+            InputError: The caption has no phrase to ground, or the threshold is not between 0 and 1.
+
+        Examples:
+            >>> from PIL import Image
+            >>> encoded = load("compact", device="cpu").encode(Image.new("RGB", (64, 48), "skyblue"))
+            >>> encoded.ground("a [blue sky] and [white clouds]")[1].text
+            'white clouds'
+        """
+        parsed = parse_caption(caption, spans=spans, all_phrases=all_phrases)
+        return self.ground_phrases(parsed, threshold=threshold, keep_rounds=keep_rounds)
+
+    def ground_phrases(
+        self, caption: Caption, *, threshold: float | None = None, keep_rounds: bool = False
+    ) -> Grounding:
+        """Ground a caption whose phrases are known.
+
+        Args:
+            caption: What `parse_caption` returns.
+            threshold: As in `ground`.
+            keep_rounds: As in `ground`.
+
+        Returns:
+            A mask, a score and a box for every phrase.
+
+        Raises:
+            InputError: The threshold is not between 0 and 1.
+        """
+        if threshold is None:
+            threshold = self.model.config.threshold
+        if not 0 <= threshold <= 1:
+            raise InputError(f"threshold is {threshold}; it must lie between 0 and 1")
+        queries, maps = self.maps(caption.text, caption.spans)
+        kept = maps.H if keep_rounds else maps.H[-1:]
+        responses = [_probabilities(queries, H) for H in kept]  # (P, H, W) each
+        phrases = tuple(
+            PhrasePrediction(phrase, response, self.geometry, threshold)
+            for phrase, response in zip(caption.phrases, self._postprocess(responses[-1]), strict=True)
+        )
+        return Grounding(
+            self.image,
+            caption.text,
+            phrases,
+            threshold,
+            skipped=caption.skipped,
+            rounds=self._rounds(queries, maps, responses) if keep_rounds else (),
+            image_name=self.name,
+            model=self.model_name,
+        )
+
+    @torch.inference_mode()
+    def maps(self, caption: str, spans: Sequence[Span]) -> tuple[Queries, Maps]:
+        """The raw matching maps of every round, (M, H, W) for the M queries of the spans."""
+        text_encoder = self.model.text_encoder
+        queries = text_encoder([text_encoder.tokenize(caption, spans)])
+        return queries, self.model.head.ground(self.pixels, queries.vectors, queries.counts)
+
+    def raw_responses(self, caption: str, spans: Sequence[Span]) -> Map:
+        """Probabilities of each span at the network's stride, (P, H, W), before post-processing."""
+        queries, maps = self.maps(caption, spans)
+        return _probabilities(queries, maps.H[-1])
+
+    def responses(self, caption: str, spans: Sequence[Span]) -> Map:
+        """Probabilities of each span at the network's stride, (P, H, W)."""
+        return self._postprocess(self.raw_responses(caption, spans))
+
+    def _postprocess(self, responses: Map) -> Map:
+        config = self.model.config
+        return postprocess(
+            responses,
+            threshold=config.threshold,
+            relative_threshold=config.relative_threshold,
+            hysteresis_peak=config.hysteresis_peak,
+        )
+
+    def _rounds(self, queries: Queries, maps: Maps, responses: Sequence[Map]) -> tuple[Round, ...]:
+        rows = np.split(np.arange(len(queries.vectors)), np.cumsum(queries.sizes)[:-1])  # of each phrase
+        points = [
+            tuple(self.geometry.points(indices[own].cpu().numpy()) for own in rows)
+            for indices in maps.indices
+        ]
+        points += [()] * (len(responses) - len(points))  # none after the last round
+        return tuple(Round(response, own) for response, own in zip(responses, points, strict=True))
+
+
+def _probabilities(queries: Queries, H: torch.Tensor) -> Map:
+    """Raw maps (M, H, W) of queries as probabilities (P, H, W) of their phrases."""
+    found: Map = queries.phrase_maps(H.sigmoid()).cpu().numpy()
+    return found
