@@ -1,7 +1,7 @@
 """Train the part-of-speech tagger: `python -m experiments.train_tagger TREEBANK [OUT]`.
 
 TREEBANK holds the English Web Treebank as train.conllu.gz, dev.conllu.gz and test.conllu.gz. Sentences in
-the manner of spoken photo descriptions (`bench/narrative_words.py`) are drawn and mixed in: the treebank
+the style of spoken image descriptions (`experiments/narrative_words.py`) are drawn and added: the treebank
 hardly knows "few people standing", "a parked car" or "white color t-shirt".
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.narrative_words import sentences
+from experiments.narrative_words import sentences
 from ppmn.phrases.tagger import TAGGER_FILE, Tagger, feature_hash, normalize, static_features, tag_features
 
 Sentence = list[tuple[str, str]]

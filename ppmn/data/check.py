@@ -10,29 +10,13 @@ import numpy as np
 from tqdm import tqdm
 
 from ppmn.data.narratives import DataProblem, Narrative, narratives_file, read_narratives
-from ppmn.data.panoptic import (
-    IGNORE_ID,
-    UNLABELED,
-    Category,
-    Panoptic,
-    PanopticImage,
-    read_panoptic,
-    splits,
-)
+from ppmn.data.panoptic import IGNORE_ID, UNLABELED, Category, Panoptic, PanopticImage, read_panoptic, splits
 from ppmn.errors import InputError
 from ppmn.images import read_image
 from ppmn.types import SegmentIds
 
 _TOTALS = ("images", "segments", "narratives")
-_PER_NARRATIVE = (
-    "noun phrases",
-    "grounded",
-    "singular",
-    "plural",
-    "things",
-    "stuff",
-    "grounded segments",
-)
+_AVERAGED = ("noun phrases", "grounded", "singular", "plural", "things", "stuff", "grounded segments")
 
 
 @dataclass
@@ -46,11 +30,11 @@ class CheckReport:
 
     def table(self) -> str:
         """Counts, and averages per narrative beside them."""
-        names = _TOTALS + _PER_NARRATIVE if self.has_narratives else _TOTALS[:2]
+        names = _TOTALS + _AVERAGED if self.has_narratives else _TOTALS[:2]
         lines = [f"{self.split:<24}{'count':>10}" + f"{'per narrative':>15}" * self.has_narratives]
         for name in names:
             line = f"{name:<24}{self.counts[name]:>10,}"
-            if name in _PER_NARRATIVE and self.counts["narratives"]:
+            if name in _AVERAGED and self.counts["narratives"]:
                 line += f"{self.counts[name] / self.counts['narratives']:>15.2f}"
             lines.append(line)
         return "\n".join([*lines, f"{'problems':<24}{len(self.problems):>10,}"])
@@ -116,16 +100,11 @@ def _segment_problems(image: PanopticImage, categories: dict[int, Category]) -> 
 def _file_problems(image: PanopticImage) -> Iterator[DataProblem]:
     """Problems of the image file and of the panoptic PNG, including their pixels."""
     size = (image.height, image.width)
-    for file in (image.file, image.segmentation):
-        if not file.is_file():
-            yield DataProblem(image.id, f"{file} is missing")
     try:
-        if image.file.is_file() and (found := read_image(image.file).size[::-1]) != size:
+        if (found := read_image(image.file).size[::-1]) != size:
             yield DataProblem(image.id, f"{image.file} is {_by(found)}, the annotations say {_by(size)}")
     except InputError as error:
         yield DataProblem(image.id, str(error))
-    if not image.segmentation.is_file():
-        return
     try:
         ids = image.ids()
     except InputError as error:

@@ -12,21 +12,8 @@ from typing import Any, overload
 
 import platformdirs
 
-from ppmn.data.narratives import (
-    AnnotatedPhrase,
-    DataProblem,
-    Narrative,
-    narratives_file,
-    read_narratives,
-)
-from ppmn.data.panoptic import (
-    Category,
-    PanopticImage,
-    Segment,
-    panoptic_file,
-    read_panoptic,
-    split_folders,
-)
+from ppmn.data.narratives import AnnotatedPhrase, DataProblem, Narrative, narratives_file, read_narratives
+from ppmn.data.panoptic import Category, PanopticImage, Segment, panoptic_file, read_panoptic, split_folders
 from ppmn.errors import InputError
 from ppmn.files import replacing
 
@@ -203,33 +190,14 @@ def write_index(
 
 def _schema(arrow: Any) -> Any:
     number, flag, text = arrow.int64(), arrow.bool_(), arrow.string()
-    segment = {
-        "id": number,
-        "category_id": number,
-        "area": number,
-        "bbox": arrow.list_(number, 4),
-        "iscrowd": flag,
-        "score": arrow.float64(),
-    }
-    phrase = {
-        "start": number,
-        "end": number,
-        "segment_ids": arrow.list_(number),
-        "isthing": flag,
-        "absent": flag,
-    }
-    narrative = {
-        "image_id": number,
-        "file": text,
-        "segmentation": text,
-        "height": number,
-        "width": number,
-        "segments": arrow.list_(arrow.struct(segment)),
-        "index": number,
-        "caption": text,
-        "phrases": arrow.list_(arrow.struct(phrase)),
-    }
-    return arrow.schema(narrative)
+    segment = {"id": number, "category_id": number, "area": number, "bbox": arrow.list_(number, 4)}
+    segment |= {"iscrowd": flag, "score": arrow.float64()}
+    phrase = {"start": number, "end": number, "segment_ids": arrow.list_(number)}
+    phrase |= {"isthing": flag, "absent": flag}
+    image = {"image_id": number, "file": text, "segmentation": text, "height": number, "width": number}
+    image["segments"] = arrow.list_(arrow.struct(segment))
+    narrative = {"index": number, "caption": text, "phrases": arrow.list_(arrow.struct(phrase))}
+    return arrow.schema(image | narrative)
 
 
 def _row(narrative: Narrative, image_folder: Path, png_folder: Path) -> dict[str, Any]:

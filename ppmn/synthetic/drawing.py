@@ -1,6 +1,7 @@
 """Drawing scenes: things made of a few shapes, stuff as a shade with a pattern."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,20 +23,6 @@ _RGB = {
 _PAINTS = "mdlkwbyogcs"  # the letters of scene_things.txt; m, d and l follow the color of the thing
 _FIXED = {"k": (30, 30, 34), "w": (240, 240, 238), "b": (120, 78, 45), "y": (240, 215, 45),
          "o": (240, 140, 30), "g": (60, 140, 60), "c": (190, 225, 240), "s": (235, 190, 160)}  # fmt: skip
-SCENE_STUFF = (
-    "sky",
-    "grass",
-    "sand",
-    "water",
-    "road",
-    "snow",
-    "field",
-    "mountain",
-    "wall",
-    "floor",
-    "rug",
-    "curtain",
-)
 _GRID = np.mgrid[:SCENE_HEIGHT, :SCENE_WIDTH].astype(np.float32)
 _SHADES = {
     "sky": ((110, 170, 235), (150, 190, 225), (90, 150, 220), (235, 160, 90), (55, 65, 120)),
@@ -48,6 +35,21 @@ _SHADES = {
     "rug": ((170, 50, 60), (60, 80, 150), (90, 130, 90)),
     "curtain": ((190, 60, 90), (80, 110, 180), (225, 195, 120)),
 }  # fmt: skip
+SCENE_STUFF = tuple(_SHADES)
+_PATTERNS: dict[str, Callable[[Pixels, Pixels, np.random.Generator], Pixels]] = {
+    "sky": lambda y, x, rng: 0.9 + 0.25 * y / SCENE_HEIGHT,
+    "grass": lambda y, x, rng: 0.85 + 0.3 * (rng.random(y.shape, np.float32) > 0.6),
+    "sand": lambda y, x, rng: 1 - 0.15 * (rng.random(y.shape, np.float32) > 0.85),
+    "water": lambda y, x, rng: 1 + 0.18 * np.sin(y / 3 + 2 * np.sin(x / rng.uniform(8, 20))),
+    "road": lambda y, x, rng: 1 + 1.2 * ((y // 8 % 6 == 0) & (x // 24 % 2 == 0)),
+    "snow": lambda y, x, rng: 1 - 0.06 * (rng.random(y.shape, np.float32) > 0.8),
+    "field": lambda y, x, rng: 0.85 + 0.2 * (np.sin(x / 3 + y / 9) > 0),
+    "mountain": lambda y, x, rng: 0.85 + 0.3 * ((x + y) // 9 % 2),
+    "wall": lambda y, x, rng: 1 - 0.2 * ((y % 14 < 2) | ((x + 12 * (y // 14 % 2)) % 24 < 2)),
+    "floor": lambda y, x, rng: 1 - 0.25 * (y // 3 % 5 == 0),
+    "rug": lambda y, x, rng: 1 - 0.3 * (x // 16 % 2),
+    "curtain": lambda y, x, rng: 1 - 0.3 * (x // 5 % 2),
+}
 
 
 @dataclass(frozen=True)
@@ -140,19 +142,14 @@ def _texture(shape: tuple[int, ...], rng: np.random.Generator) -> Pixels:
     """Plain, striped either way, dotted, or shaded: factors near one, (h, w, 1)."""
     y, x = np.mgrid[: shape[0], : shape[1]]
     step = int(rng.integers(5, 9))
-    factor: Pixels
-    match int(rng.integers(5)):
-        case 0:
-            factor = np.ones(shape)
-        case 1:
-            factor = 1 - 0.14 * (x // step % 2)
-        case 2:
-            factor = 1 - 0.14 * (y // step % 2)
-        case 3:
-            factor = 1 - 0.16 * ((x % step < 2) & (y % step < 2))
-        case _:
-            factor = 1.04 - 0.2 * (x / shape[1])
-    return factor[..., None]
+    factors: tuple[Pixels, ...] = (
+        np.ones(shape),
+        1 - 0.14 * (x // step % 2),
+        1 - 0.14 * (y // step % 2),
+        1 - 0.16 * ((x % step < 2) & (y % step < 2)),
+        1.04 - 0.2 * (x / shape[1]),
+    )
+    return factors[int(rng.integers(5))][..., None]
 
 
 def draw_background(rng: np.random.Generator) -> tuple[Pixels, SegmentIds, list[str], int]:
@@ -192,31 +189,5 @@ def draw_background(rng: np.random.Generator) -> tuple[Pixels, SegmentIds, list[
 def _stuff(name: str, y: Pixels, x: Pixels, rng: np.random.Generator) -> Pixels:
     """Stuff at the pixels (y, x): a shade times a pattern of its own, (n, 3)."""
     shades = _SHADES[name]
-    factor: Pixels
     base = np.array(shades[int(rng.integers(len(shades)))], np.float32) + rng.integers(-8, 9, 3)
-    match name:
-        case "sky":
-            factor = 0.9 + 0.25 * y / SCENE_HEIGHT
-        case "grass":
-            factor = 0.85 + 0.3 * (rng.random(y.shape, np.float32) > 0.6)
-        case "sand":
-            factor = 1 - 0.15 * (rng.random(y.shape, np.float32) > 0.85)
-        case "water":
-            factor = 1 + 0.18 * np.sin(y / 3 + 2 * np.sin(x / rng.uniform(8, 20)))
-        case "road":
-            factor = 1 + 1.2 * ((y // 8 % 6 == 0) & (x // 24 % 2 == 0))
-        case "snow":
-            factor = 1 - 0.06 * (rng.random(y.shape, np.float32) > 0.8)
-        case "field":
-            factor = 0.85 + 0.2 * (np.sin(x / 3 + y / 9) > 0)
-        case "mountain":
-            factor = 0.85 + 0.3 * ((x + y) // 9 % 2)
-        case "wall":
-            factor = 1 - 0.2 * ((y % 14 < 2) | ((x + 12 * (y // 14 % 2)) % 24 < 2))
-        case "floor":
-            factor = 1 - 0.25 * (y // 3 % 5 == 0)
-        case "rug":
-            factor = 1 - 0.3 * (x // 16 % 2)
-        case _:
-            factor = 1 - 0.3 * (x // 5 % 2)
-    return factor[:, None] * base
+    return _PATTERNS[name](y, x, rng)[:, None] * base

@@ -82,7 +82,7 @@ class Mentioner:
         return self.mention(text, [region], word, False, modifiers, required_side)
 
     def one_by_one(self, regions: list[Region]) -> list[Mention | None]:
-        """The largest few one by one, each told from the rest by color, side or size."""
+        """The largest few one by one, each distinguished by color, side or size."""
         found: list[Mention | None] = []
         by_size = sorted(regions, key=lambda r: -r.area)
         for n, region in enumerate(by_size[: int(self.wording.rng.integers(1, 4))]):
@@ -159,9 +159,10 @@ class Mentioner:
     def hypernym_options(self) -> list[tuple[Word, list[Region]]]:
         """Hypernyms that are true here, each with the segments it means."""
         options: list[tuple[Word, list[Region]]] = []
+        names = {self.vocabulary.name(r) for r in self.vocabulary.regions}
         for hypernym in self.vocabulary.lexicon.hypernyms:
-            regions = [r for r in self.vocabulary.regions if r.category.id in hypernym.members]
-            if not regions or any(r.category.id in hypernym.unless for r in self.vocabulary.regions):
+            regions = [r for r in self.vocabulary.regions if self.vocabulary.name(r) in hypernym.members]
+            if not regions or hypernym.unless & names:
                 continue
             single = len(regions) == 1 and not regions[0].crowd and regions[0].category.isthing
             options += [

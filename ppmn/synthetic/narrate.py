@@ -15,13 +15,7 @@ from ppmn.synthetic.narrator import GeneratedCaption, Narrator, rng_for
 
 
 def narrate_split(
-    root: Path,
-    split: str | None,
-    out: Path,
-    *,
-    seed: int = 0,
-    epoch: int = 0,
-    negative_phrases: int = 0,
+    root: Path, split: str | None, out: Path, *, seed: int = 0, epoch: int = 0, negative_phrases: int = 0
 ) -> tuple[int, int, int]:
     """Write one caption per image; return the numbers of captions, noun phrases and grounded ones."""
     if split is None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -39,22 +39,13 @@ class Word:
 
 
 @dataclass(frozen=True)
-class _HypernymEntry:
-    """Words for several categories at once, used under the conditions `needs` and `unless`."""
+class Hypernym:
+    """Words for several categories; the data set must annotate `needs`, the image must not have `unless`."""
 
     words: tuple[Word, ...]
     members: frozenset[str]
     needs: frozenset[str]
     unless: frozenset[str]
-
-
-@dataclass(frozen=True)
-class Hypernym:
-    """Words for several categories of one data set; not used in an image with one of `unless`."""
-
-    words: tuple[Word, ...]
-    members: frozenset[int]
-    unless: frozenset[int]
 
 
 def plural(text: str) -> str:
@@ -104,7 +95,7 @@ def _forms(columns: str) -> tuple[Word, ...]:
 
 
 @cache
-def _tables() -> tuple[dict[str, tuple[Word, ...]], tuple[_HypernymEntry, ...]]:
+def _tables() -> tuple[dict[str, tuple[Word, ...]], tuple[Hypernym, ...]]:
     nouns, hypernyms = {}, []
     for line in Path(__file__).with_name("category_nouns.txt").read_text(encoding="utf-8").splitlines():
         name, equals, rest = line.partition(" = ")
@@ -115,7 +106,7 @@ def _tables() -> tuple[dict[str, tuple[Word, ...]], tuple[_HypernymEntry, ...]]:
                 r"(.*?) of (.*?) needs (.*?)(?: unless (.*))?", rest
             ).groups("")
             sets = [frozenset(w.replace("_", " ") for w in s.split()) for s in (members, needs, unless)]
-            hypernyms.append(_HypernymEntry(_forms(columns), *sets))
+            hypernyms.append(Hypernym(_forms(columns), *sets))
         else:
             nouns[name] = _forms(rest)
     return nouns, tuple(hypernyms)
@@ -147,18 +138,8 @@ class Lexicon:
         self.categories = dict(categories)
         self.words = {c.id: _words_of(c) for c in categories.values()}
         self.names = {c.id: base_name(c.name) for c in categories.values()}
-        by_name: dict[str, set[int]] = defaultdict(set)
-        for id, name in self.names.items():
-            by_name[name].add(id)
-
-        def ids(names: Iterable[str]) -> frozenset[int]:
-            return frozenset(i for n in names for i in by_name.get(n, ()))
-
-        self.hypernyms = tuple(
-            Hypernym(entry.words, ids(entry.members), ids(entry.unless))
-            for entry in _tables()[1]
-            if all(name in by_name for name in entry.needs)
-        )
+        annotated = set(self.names.values())
+        self.hypernyms = tuple(hypernym for hypernym in _tables()[1] if hypernym.needs <= annotated)
         self._by_lemma: dict[str, set[int]] = defaultdict(set)
         for id, words in self.words.items():
             for word in words:

@@ -11,20 +11,8 @@ from numpy.typing import NDArray
 from ppmn.data.panoptic import Category, PanopticImage
 from ppmn.types import SegmentIds
 
-COLOR_NAMES = (
-    "",
-    "white",
-    "black",
-    "grey",
-    "red",
-    "orange",
-    "yellow",
-    "green",
-    "blue",
-    "purple",
-    "pink",
-    "brown",
-)
+_COLORS = ("white", "black", "grey", "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown")
+COLOR_NAMES = ("", *_COLORS)  # the first is for pixels of no clear color
 SIDES = ("left", "right", "top", "bottom", "middle")
 _MIN_COLOR_FRACTION = 0.6  # of a mask's pixels that must have one color before it is named
 _MIN_COLOR_AREA = 150  # pixels; no color is named below it

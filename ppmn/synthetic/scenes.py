@@ -4,7 +4,6 @@ import zlib
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -147,7 +146,10 @@ def write_scenes(out: Path, count: int, *, split: str = "train", seed: int = 0) 
         image = PanopticImage(n, file, png, SCENE_HEIGHT, SCENE_WIDTH, scene.segments)
         narratives.append(narrative_entry(n, narrator(image, scene.ids, scene.pixels, rng)))
         images.append({"id": n, "file_name": file.name, "height": SCENE_HEIGHT, "width": SCENE_WIDTH})
-        segments = [_segment_entry(s) for s in scene.segments]
+        segments = [
+            {"id": s.id, "category_id": s.category_id, "area": s.area, "bbox": s.bbox, "iscrowd": 0}
+            for s in scene.segments
+        ]
         infos.append({"image_id": n, "file_name": png.name, "segments_info": segments})
     categories = [
         {"id": c.id, "name": c.name, "isthing": int(c.isthing)} for c in scene_categories().values()
@@ -155,13 +157,3 @@ def write_scenes(out: Path, count: int, *, split: str = "train", seed: int = 0) 
     write_json(annotations / f"png_coco_{split}.json", narratives)
     content = {"images": images, "annotations": infos, "categories": categories}
     write_json(panoptic_file(out, split), content)
-
-
-def _segment_entry(segment: Segment) -> dict[str, Any]:
-    return {
-        "id": segment.id,
-        "category_id": segment.category_id,
-        "area": segment.area,
-        "bbox": segment.bbox,
-        "iscrowd": 0,
-    }

@@ -77,8 +77,8 @@ OTHER = {"id": 8, "file_name": "8.jpg", "height": 3, "width": 6}
 MISSING_SEGMENT = narratives(lambda n: n[0]["segments"][0].update(segment_ids=["1", "5"]))
 UNANNOTATED = narratives(lambda n: n[0].update(image_id="8"))
 DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
-    (lambda root: (root / IMAGE).unlink(), "7: .*7.jpg is missing"),
-    (lambda root: (root / PNG).unlink(), "7: .*7.png is missing"),
+    (lambda root: (root / IMAGE).unlink(), "7: .*7.jpg is not a file"),
+    (lambda root: (root / PNG).unlink(), "7: .*7.png is not a file"),
     (
         lambda root: (root / IMAGE).write_bytes((root / IMAGE).read_bytes()[:300]),
         "7: .*7.jpg is damaged or cut short",

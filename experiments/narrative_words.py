@@ -1,4 +1,4 @@
-"""Tagged sentences in the manner of spoken photo descriptions, drawn from word lists and a small grammar."""
+"""Tagged sentences in the style of spoken image descriptions, drawn from word lists and a small grammar."""
 
 import random
 import re
