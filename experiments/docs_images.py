@@ -1,4 +1,4 @@
-"""The pictures of the documentation, made anew: python -m experiments.docs_images [--model compact] [-o docs]
+"""Make the images of the documentation: python -m experiments.docs_images [--model compact] [-o docs/images]
 
 overlay.jpg and contact.jpg show photos of installed packages, page.jpg the saved page and serve.jpg the
 server's in a headless chromium, compact_scenes.jpg the best, middle and worst of 60 drawn scenes.
@@ -94,7 +94,7 @@ def screenshot(url: str, file: Path, *, chromium: str, ground: bool = False, hei
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", default="compact", help="a model's name or folder")
-    parser.add_argument("-o", "--out", type=Path, default=Path("docs"), help="folder of the images")
+    parser.add_argument("-o", "--out", type=Path, default=Path("docs/images"), help="folder of the images")
     parser.add_argument("--chromium", default=shutil.which("chromium"), help="the browser's program")
     args = parser.parse_args()
     grounder = load(args.model)

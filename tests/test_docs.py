@@ -43,7 +43,7 @@ def options(parser: argparse.ArgumentParser) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["guide.md", "training.md", "weights.md"])
+@pytest.mark.parametrize("name", ["guide.md", "server.md", "training.md", "weights.md"])
 def test_options_exist(name: str) -> None:
     text = (PROJECT / "docs" / name).read_text(encoding="utf-8")
     named = set(re.findall(r"`(--[a-z-]+)", text))

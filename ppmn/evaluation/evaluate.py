@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 -m ppmn.cli evaluate --model compact --data ROOT:val2017
     ppmn evaluate --predictions theirs.jsonl --data ROOT:val2017 --compare run.json
 
-docs/protocols.md says what is measured.
+docs/benchmark.md says what is measured.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Average Recall: the area under P(IoU >= t), which is the mean IoU.
 
-Two protocols (docs/protocols.md): `full` is the mean IoU itself; `ppmn2022` is the sum over 99,999
+Two protocols (docs/benchmark.md): `full` is the mean IoU itself; `ppmn2022` is the sum over 99,999
 thresholds that the authors' code takes, in closed form. Here values are fractions; `Scores` holds them
 from 0 to 100, as in the paper's table.
 """

@@ -2,7 +2,7 @@
 
 One line a phrase: {"image_id": 139, "narrative_index": 0, "phrase_index": 2,
 "rle": {"size": [426, 640], "counts": "..."}, "score": 0.87}; and "source" where several sources are measured.
-docs/protocols.md says what the indices count.
+docs/benchmark.md says what the indices count.
 """
 
 import json
