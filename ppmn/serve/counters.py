@@ -11,7 +11,7 @@ from ppmn.serve.work_queue import WorkQueue
 
 
 class Counters(Collector):
-    """Counts events itself; reads the state of the queues and the cache when it is asked."""
+    """Counts events itself; reads the state of the queues and the cache on every scrape."""
 
     def __init__(self, images: ImageCache, *queues: WorkQueue) -> None:
         self.images = images

@@ -59,12 +59,12 @@ export async function postForImage(path, body) {
 }
 
 async function groundPhrases(phrases) {
-  const asked = { caption: withoutBrackets(state.text), spans: phrases.map((phrase) => phrase.span), text: state.text };
-  const answer = await (await postForImage("ground", groundRequest(asked))).json();
+  const details = { caption: withoutBrackets(state.text), spans: phrases.map((phrase) => phrase.span), text: state.text };
+  const answer = await (await postForImage("ground", groundRequest(details))).json();
   phrases.forEach((phrase, index) => {
     phrase.result = { index, map: decodeMap(answer.phrases[index].map) };
   });
-  state.grounding = { ...asked, threshold: answer.threshold };
+  state.grounding = { ...details, threshold: answer.threshold };
   byId("controls").hidden = byId("downloads").hidden = false;
   notify("grounding");
   showStatus(`${phrases.length} ${phrases.length === 1 ? "phrase" : "phrases"} grounded.`);
