@@ -30,7 +30,8 @@ CAPTIONS = (
 Work = tuple[bytes, list[str]]  # an image file and its captions
 
 
-def work(images: int, captions: int) -> list[Work]:
+def make_work(images: int, captions: int) -> list[Work]:
+    """Drawn scenes with as many captions each."""
     made = []
     for number in range(images):
         buffer = io.BytesIO()
@@ -65,6 +66,8 @@ def plain(model: str) -> Callable[[Work], int]:
 
 
 def over_http(url: str) -> Callable[[Work], int]:
+    """The same work, sent to a server."""
+
     def post(path: str, body: bytes, kind: str) -> dict:
         request = urllib.request.Request(f"{url}{path}", body, {"Content-Type": kind})
         with urllib.request.urlopen(request, timeout=600) as answer:
@@ -93,12 +96,12 @@ def rate(run: Callable[[Work], int], jobs: Sequence[Work], clients: int) -> floa
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="compact", help="a model's name or folder")
-    parser.add_argument("--images", type=int, default=8)
-    parser.add_argument("--captions", type=int, default=6, help="per image")
-    parser.add_argument("--clients", type=int, default=4)
+    parser.add_argument("--model", default="compact", help="name or folder of a model (default: compact)")
+    parser.add_argument("--images", type=int, default=8, help="number of images (default: 8)")
+    parser.add_argument("--captions", type=int, default=6, help="captions per image (default: 6)")
+    parser.add_argument("--clients", type=int, default=4, help="clients at the same time (default: 4)")
     args = parser.parse_args()
-    jobs = work(args.images + 1, args.captions)
+    jobs = make_work(args.images + 1, args.captions)
     loop = rate(plain(args.model), jobs, 1)
     with serving(args.model, "--max-queue", str(args.clients)) as url:
         served = rate(over_http(url), jobs, args.clients)

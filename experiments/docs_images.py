@@ -1,12 +1,15 @@
-"""Make the images of the documentation: python -m experiments.docs_images [--model compact] [-o docs/images]
+"""Regenerate the images of the documentation.
+
+python -m experiments.docs_images [--model compact] [-o docs/images]
 
 overlay.jpg and contact.jpg show photos of installed packages, page.jpg the saved page and serve.jpg the
-server's in a headless chromium, compact_scenes.jpg the best, middle and worst of 60 drawn scenes.
+server's page in headless chromium, compact_scenes.jpg the best, median and worst of 60 drawn scenes.
 """
 
 import argparse
 import shutil
 import tempfile
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -23,37 +26,31 @@ from ppmn.synthetic.scenes import write_scenes
 from ppmn.training.sources import open_sources
 from ppmn.training.validation import row
 
-SHOWN = "motorcycle"  # on its own, and on the pages
-TILE, LINE = (480, 360), 20
-SCENES, SEED, EACH = 60, 5, 2
+SAMPLE = "motorcycle"  # in overlay.jpg and page.jpg
+TILE_SIZE, LINE_HEIGHT = (480, 360), 20
+SCENES, SEED = 60, 5
+SHOWN_SCENES = 2  # of the best, the median and the worst
 
 
-def contact(grounder: Grounder, file: Path) -> None:
-    """Overlays of all photos, two lines of the narrative under each."""
-    picture = Image.new("RGB", (4 * TILE[0], 2 * (TILE[1] + 3 * LINE)), "white")
+def contact_sheet(grounder: Grounder, file: Path) -> None:
+    """The overlays of all sample photos with their captions."""
+    width, height = TILE_SIZE
+    sheet_size = (4 * width, 2 * (height + 3 * LINE_HEIGHT))
+    picture = Image.new("RGB", sheet_size, "white")
     draw = ImageDraw.Draw(picture)
     for number, photo in enumerate(SAMPLE_PHOTOS):
-        path, narrative = sample_image(photo.name)
-        overlay = ppmn.overlay(grounder.ground(path, narrative))
-        overlay.thumbnail((TILE[0] - 8, TILE[1]))
-        x, y = number % 4 * TILE[0], number // 4 * (TILE[1] + 3 * LINE)
-        picture.paste(overlay, (x + (TILE[0] - overlay.width) // 2, y + TILE[1] - overlay.height))
-        for n, words in enumerate(wrapped(narrative, 76)):
-            draw.text((x + 8, y + TILE[1] + 4 + n * LINE), words, "black", font_size=12)
+        image, caption = sample_image(photo.name)
+        overlay = ppmn.overlay(grounder.ground(image, caption))
+        overlay.thumbnail((width - 8, height))
+        x, y = number % 4 * width, number // 4 * (height + 3 * LINE_HEIGHT)
+        picture.paste(overlay, (x + (width - overlay.width) // 2, y + height - overlay.height))
+        for n, line in enumerate(textwrap.wrap(caption, 76)):
+            draw.text((x + 8, y + height + 4 + n * LINE_HEIGHT), line, "black", font_size=12)
     picture.save(file, quality=85)
 
 
-def wrapped(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) >= width:
-            lines.append("")
-        lines[-1] += f"{word} "
-    return lines
-
-
-def scenes(grounder: Grounder, file: Path) -> None:
-    """The best, middle and worst of drawn scenes, by the mean IoU of their phrases."""
+def scene_sheet(grounder: Grounder, file: Path) -> None:
+    """The best, median and worst of drawn scenes, by the mean IoU of their phrases."""
     with tempfile.TemporaryDirectory() as folder:
         write_scenes(Path(folder), SCENES, split="val", seed=SEED)
         (source,) = open_sources([folder])
@@ -65,7 +62,7 @@ def scenes(grounder: Grounder, file: Path) -> None:
             ious.setdefault(key.narrative, []).append(phrase.iou)
         order = sorted(ious, key=lambda n: -float(np.nanmean(ious[n])))
         middle = len(order) // 2
-        chosen = [*order[:EACH], *order[middle : middle + EACH], *order[-EACH:]]
+        chosen = [*order[:SHOWN_SCENES], *order[middle : middle + SHOWN_SCENES], *order[-SHOWN_SCENES:]]
         by_index = {n.index: n for n in narratives}
         drawn = Path(folder) / "sheet.png"
         sheet([row(grounder, by_index[n]) for n in chosen], drawn)
@@ -74,7 +71,7 @@ def scenes(grounder: Grounder, file: Path) -> None:
 
 
 def screenshot(url: str, file: Path, *, chromium: str, ground: bool = False, height: int = 900) -> None:
-    """A page in a headless browser; with `ground`, a sample is taken and grounded first."""
+    """A page in a headless browser; with `ground`, after its first sample was grounded."""
     from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as started:
@@ -93,15 +90,15 @@ def screenshot(url: str, file: Path, *, chromium: str, ground: bool = False, hei
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", default="compact", help="a model's name or folder")
+    parser.add_argument("--model", default="compact", help="name or folder of a model (default: compact)")
     parser.add_argument("-o", "--out", type=Path, default=Path("docs/images"), help="folder of the images")
-    parser.add_argument("--chromium", default=shutil.which("chromium"), help="the browser's program")
+    parser.add_argument("--chromium", default=shutil.which("chromium"), help="program of the browser")
     args = parser.parse_args()
     grounder = load(args.model)
-    grounding = grounder.ground(*sample_image(SHOWN))
+    grounding = grounder.ground(*sample_image(SAMPLE))
     ppmn.overlay(grounding).save(args.out / "overlay.jpg", quality=85)
-    contact(grounder, args.out / "contact.jpg")
-    scenes(grounder, args.out / "compact_scenes.jpg")
+    contact_sheet(grounder, args.out / "contact.jpg")
+    scene_sheet(grounder, args.out / "compact_scenes.jpg")
     with tempfile.TemporaryDirectory() as folder:
         ppmn.save(grounding, folder, formats=["html"])
         (saved,) = Path(folder).glob("*.html")

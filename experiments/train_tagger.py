@@ -1,8 +1,8 @@
 """Train the part-of-speech tagger: `python -m experiments.train_tagger TREEBANK [OUT]`.
 
-TREEBANK holds the English Web Treebank as train.conllu.gz, dev.conllu.gz and test.conllu.gz. Sentences in
-the style of spoken image descriptions (`experiments/narrative_words.py`) are drawn and added: the treebank
-hardly knows "few people standing", "a parked car" or "white color t-shirt".
+TREEBANK holds the English Web Treebank as train.conllu.gz, dev.conllu.gz and test.conllu.gz. Generated
+sentences in the style of spoken image descriptions (`narrative_words.py`) are added, because the treebank has
+few phrases such as "few people standing", "a parked car" or "white color t-shirt".
 """
 
 import gzip
@@ -18,13 +18,16 @@ from experiments.narrative_words import sentences
 from ppmn.phrases.tagger import TAGGER_FILE, Tagger, feature_hash, normalize, static_features, tag_features
 
 Sentence = list[tuple[str, str]]
-EPOCHS, DRAWN, SEEN_TWICE, SMALLEST = 8, 10000, 2, 3
-# A word seen COMMON times has shown its tags, but for those of a RARE share of it that are under a FEW.
-COMMON, FEW, RARE = 8, 5, 0.03
-OPEN = 60  # a tag of so many words may be any word's
+EPOCHS = 8
+GENERATED_SENTENCES = 10_000
+MIN_FEATURE_COUNT = 2
+MIN_WEIGHT = 3  # of 127; smaller weights are set to 0
+COMMON_WORD = 8  # occurrences from which on a word takes only tags that it was seen with
+MIN_TAG_COUNT, MIN_TAG_FRACTION = 5, 0.03  # rarer tags of a common word are taken for mistakes
+OPEN_CLASS = 60  # words from which on a tag is allowed for unknown words
 
 
-def read(path: Path) -> Iterator[Sentence]:
+def read_conllu(path: Path) -> Iterator[Sentence]:
     """(form, Penn tag) pairs of a CoNLL-U file, without ranges and empty nodes."""
     with gzip.open(path, "rt", encoding="utf-8") as file:
         for block in file.read().split("\n\n"):
@@ -34,9 +37,9 @@ def read(path: Path) -> Iterator[Sentence]:
 
 
 class Training:
-    """The averaged perceptron over features seen at least twice."""
+    """An averaged perceptron over features that occur at least twice."""
 
-    def __init__(self, corpus: list[Sentence]):
+    def __init__(self, corpus: list[Sentence]) -> None:
         self.tags = sorted({tag for sentence in corpus for _, tag in sentence})
         seen: Counter[int] = Counter()
         for sentence in corpus:
@@ -44,9 +47,9 @@ class Training:
             for i in range(len(words)):
                 tag2, tag1 = ("<s>", "<s>", *tags)[i : i + 2]
                 seen.update(map(feature_hash, static_features(words, i) + tag_features(words, i, tag2, tag1)))
-        self.row = {k: n for n, k in enumerate(sorted(k for k, n in seen.items() if n >= SEEN_TWICE))}
+        self.row = {k: n for n, k in enumerate(sorted(k for k, n in seen.items() if n >= MIN_FEATURE_COUNT))}
         self.weights = np.zeros((len(self.row), len(self.tags)), np.float32)
-        self.late = np.zeros_like(self.weights)  # each change times the step it came at
+        self.weighted_updates = np.zeros_like(self.weights)  # each update times its step, for the average
         self.step = 1
         self.corpus = [(*zip(*s, strict=True), self.static(s)) for s in corpus]
 
@@ -58,46 +61,54 @@ class Training:
         return [self.rows(static_features(words, i)) for i in range(len(words))]
 
     def epoch(self) -> float:
-        """One pass in a new order; the share of right guesses on the way."""
+        """One pass in a new order; returns the accuracy on the way."""
         random.shuffle(self.corpus)
-        right = total = 0
+        correct = total = 0
         for words, tags, static in self.corpus:
             tag2, tag1 = "<s>", "<s>"
             for i, tag in enumerate(tags):
                 rows = np.concatenate([static[i], self.rows(tag_features(words, i, tag2, tag1))])
                 guess = self.tags[int(self.weights[rows].sum(0).argmax())]
                 if guess != tag:
-                    self.learn(rows, self.tags.index(tag), self.tags.index(guess))
-                right, total, self.step = right + (guess == tag), total + 1, self.step + 1
+                    self.update(rows, self.tags.index(tag), self.tags.index(guess))
+                correct += guess == tag
+                total += 1
+                self.step += 1
                 tag2, tag1 = tag1, guess
-        return right / total
+        return correct / total
 
-    def learn(self, rows: np.ndarray, tag: int, guess: int) -> None:
+    def update(self, rows: np.ndarray, tag: int, guess: int) -> None:
         for column, sign in ((tag, 1), (guess, -1)):
             self.weights[rows, column] += sign
-            self.late[rows, column] += sign * self.step
+            self.weighted_updates[rows, column] += sign * self.step
 
     def tagger(self) -> Tagger:
-        """The average of all steps in whole numbers of a byte, without the features that hardly matter."""
-        mean = self.weights - self.late / self.step
+        """The average over all steps, quantised to bytes, without features whose weights are all 0."""
+        mean = self.weights - self.weighted_updates / self.step
         small = np.clip(np.round(mean * 127 / np.quantile(np.abs(mean).max(1), 0.9995)), -127, 127)
-        small[np.abs(small) < SMALLEST] = 0
+        small[np.abs(small) < MIN_WEIGHT] = 0
         kept = np.flatnonzero(np.abs(small).max(1))
         weights = np.vstack([small[kept], np.zeros((1, len(self.tags)))]).astype(np.int8)
         return Tagger(self.tags, np.fromiter(self.row, np.uint32)[kept], weights, *self.seen())
 
     def seen(self) -> tuple[np.ndarray, np.ndarray]:
-        """The common words and the tags of each, but for rare ones; last the tags of any other word."""
+        """The common words and the tags allowed for each; the last row is for all other words."""
         tags: dict[int, Counter[str]] = defaultdict(Counter)
         for words, given, _ in self.corpus:
             for word, tag in zip(words, given, strict=True):
                 tags[feature_hash(normalize(word))][tag] += 1
-        common = sorted(word for word, count in tags.items() if count.total() >= COMMON)
+        common = sorted(word for word, count in tags.items() if count.total() >= COMMON_WORD)
         kinds = Counter(tag for count in tags.values() for tag in count)
         rows = [
-            [tags[word][tag] >= min(FEW, RARE * tags[word].total()) for tag in self.tags] for word in common
+            [
+                tags[word][tag] >= min(MIN_TAG_COUNT, MIN_TAG_FRACTION * tags[word].total())
+                for tag in self.tags
+            ]
+            for word in common
         ]
-        any_word = [kinds[tag] >= OPEN and tag != "IN" for tag in self.tags]  # misspelt prepositions are many
+        any_word = [
+            kinds[tag] >= OPEN_CLASS and tag != "IN" for tag in self.tags
+        ]  # many misspelt prepositions
         return np.array(common, np.uint32), np.array([*rows, any_word])
 
 
@@ -112,9 +123,9 @@ def accuracy(tagger: Tagger, corpus: list[Sentence]) -> float:
 
 def main(treebank: Path, out: Path = TAGGER_FILE) -> None:
     random.seed(0)
-    training = Training(list(read(treebank / "train.conllu.gz")) + sentences(DRAWN))
+    training = Training(list(read_conllu(treebank / "train.conllu.gz")) + sentences(GENERATED_SENTENCES))
     for epoch in range(EPOCHS):
-        print(f"epoch {epoch + 1}: {training.epoch():.4f} right while training", flush=True)
+        print(f"epoch {epoch + 1}: training accuracy {training.epoch():.4f}", flush=True)
     tagger = training.tagger()
     print(
         "any word may be",
@@ -124,7 +135,9 @@ def main(treebank: Path, out: Path = TAGGER_FILE) -> None:
     tagger.save(out)
     print(f"{out}: {out.stat().st_size:,} bytes, {len(tagger.row):,} features")
     for split in ("dev", "test"):
-        print(f"{split} tag accuracy {accuracy(tagger, list(read(treebank / f'{split}.conllu.gz'))):.4f}")
+        print(
+            f"{split} tag accuracy {accuracy(tagger, list(read_conllu(treebank / f'{split}.conllu.gz'))):.4f}"
+        )
 
 
 if __name__ == "__main__":
