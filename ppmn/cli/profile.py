@@ -22,18 +22,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from ppmn.errors import InputError
     from ppmn.model import profile as cost
     from ppmn.model.folder import load_model, model_folder
 
-    if min(args.phrases, args.pieces) < 1:
-        raise InputError(f"{args.phrases} phrases and {args.pieces} word pieces; each must be at least 1")
     if args.model:
         model = load_model(model_folder(args.model)).to("meta")
         config, encoder, bert = model.config, model.image_encoder, model.text_encoder.bert
     else:
         config = PRESETS[args.preset]().model
-        encoder, bert = cost.shapes(config)
-    rows = cost.profile(config, encoder, bert, args.size, args.phrases, args.pieces)
-    print(f"{args.size[0]} x {args.size[1]} pixels, {args.phrases} rows, {args.pieces} word pieces")
-    print(f"{cost.table(rows)}\n\n{cost.claims()}")
+        encoder, bert = cost.encoders_without_weights(config)
+    found = cost.profile(config, encoder, bert, args.size, args.phrases, args.pieces)
+    print(f"{found.table()}\n\n{cost.claims()}")

@@ -1,4 +1,4 @@
-"""`ppmn convert`: what others released -> a model folder."""
+"""`ppmn convert`: other projects' checkpoints -> a model folder."""
 
 import re
 from collections import Counter
@@ -11,90 +11,96 @@ from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
 from ppmn.config import ModelConfig, ResNetConfig, TextConfig
-from ppmn.convert import key_maps as names
+from ppmn.convert import key_maps
 from ppmn.convert.unpickle import read_checkpoint, tensors_of
 from ppmn.errors import InputError
-from ppmn.model.folder import MODEL_FILE, build_image_encoder, copy_tensors, few
+from ppmn.model.folder import MODEL_FILE, abbreviate, build_image_encoder, copy_tensors
 from ppmn.model.network import PPMN
-from ppmn.model.text import PACKAGE, TextEncoder
+from ppmn.model.text import PACKAGE_PREFIX, TextEncoder
 
-DEAD = re.compile(
+_UNUSED_HEAD = re.compile(
     r"rpn_head\.localization_fpn\.aux_convs\..*"
     r"|roi_head\.mask_head\.\d+\.(attention|attention_norm|kernel_update_conv|ffn|ffn_norm|cls_fcs|fc_cls)\..*"
 )
-PYRAMID = ("lateral.", "output.")
+_PYRAMID_NAMES = ("lateral.", "output.")
 
 
 @dataclass(frozen=True)
 class Part:
-    """Tensors of one part under our names, those that stay behind, and what the tensors say of its shape."""
+    """The head or one encoder of a checkpoint."""
 
-    where: str
-    tensors: dict[str, Tensor]
-    left: dict[str, Tensor]
-    shape: Mapping[str, Any]
+    where: str  # the file it was read from
+    tensors: dict[str, Tensor]  # under our names
+    unused: dict[str, Tensor]
+    shape: Mapping[str, Any]  # fields of the configuration that the tensors determine
 
 
 def parts_of(file: Path) -> dict[str, Part]:
-    """The head, image or text encoder that a file holds; it is known by the names in it."""
+    """The parts that a file holds, "head", "image" or "text", recognised by the names of its tensors."""
     raw, where = read_checkpoint(file), str(file)
     if isinstance(raw, Mapping) and "model_state" in raw:
-        parts = {"head": head_part(tensors_of(raw["model_state"], where), where)}
+        parts = {"head": _head_part(tensors_of(raw["model_state"], where), where)}
         if "fpn_model_state" in raw:
-            parts["image"] = detectron2_part(tensors_of(raw["fpn_model_state"], where), where)
+            parts["image"] = _detectron2_part(tensors_of(raw["fpn_model_state"], where), where)
         if "bert_model_state" in raw:
-            parts["text"] = text_part(tensors_of(raw["bert_model_state"], where), where)
+            parts["text"] = _text_part(tensors_of(raw["bert_model_state"], where), where)
         return parts
     state = tensors_of(raw["model"] if isinstance(raw, Mapping) and "model" in raw else raw, where)
-    if any(name.startswith((names.MATCHING, names.ROUND)) for name in state):
-        return {"head": head_part(state, where)}
+    if any(name.startswith((key_maps.MATCHING_PREFIX, key_maps.ROUND_PREFIX)) for name in state):
+        return {"head": _head_part(state, where)}
     if any(name.startswith("backbone.bottom_up.") for name in state):
-        return {"image": detectron2_part(state, where)}
+        return {"image": _detectron2_part(state, where)}
     if "layer1.0.conv1.weight" in state:
-        return {"image": torchvision_part(state, where)}
-    if any(map(names.bert_name, state)):
-        return {"text": text_part(state, where)}
+        return {"image": _torchvision_part(state, where)}
+    if any(map(key_maps.bert_name, state)):
+        return {"text": _text_part(state, where)}
     raise InputError(
         f"{where} holds neither a released PPMN nor detectron2's or torchvision's ResNet nor a BERT, "
-        f"but {len(state)} tensors ({few(list(state))})"
+        f"but {len(state)} tensors ({abbreviate(list(state))})"
     )
 
 
-def head_part(state: dict[str, Tensor], where: str) -> Part:
-    rounds = names.released_rounds(state)
-    left = without(state, names.released_head_used(rounds), where)
-    unknown = [name for name in left if not DEAD.fullmatch(name)]
+def _head_part(state: dict[str, Tensor], where: str) -> Part:
+    rounds = key_maps.released_rounds(state)
+    unused = _unused(state, key_maps.released_head_used(rounds), where)
+    unknown = [name for name in unused if not _UNUSED_HEAD.fullmatch(name)]
     if unknown:
-        raise InputError(f"{where} holds {len(unknown)} tensors that no released PPMN has ({few(unknown)})")
-    tensors = names.released_head(state, rounds)
-    return Part(where, tensors, left, {"rounds": rounds, "channels": len(tensors["project_phrases.weight"])})
+        raise InputError(
+            f"{where} holds {len(unknown)} tensors that no released PPMN has ({abbreviate(unknown)})"
+        )
+    tensors = key_maps.released_head(state, rounds)
+    return Part(
+        where, tensors, unused, {"rounds": rounds, "channels": len(tensors["project_phrases.weight"])}
+    )
 
 
-def detectron2_part(state: dict[str, Tensor], where: str) -> Part:
-    depth = names.resnet_depth(state, where)
-    left = without(state, names.detectron2_names(depth).values(), where)
-    unknown = [name for name in left if name.startswith("backbone.")]
+def _detectron2_part(state: dict[str, Tensor], where: str) -> Part:
+    depth = key_maps.resnet_depth(state, where)
+    unused = _unused(state, key_maps.detectron2_names(depth).values(), where)
+    unknown = [name for name in unused if name.startswith("backbone.")]
     if unknown:
-        raise InputError(f"{where} holds {len(unknown)} tensors that no ResNet-FPN has ({few(unknown)})")
-    tensors = names.detectron2_encoder(state, depth)
+        raise InputError(
+            f"{where} holds {len(unknown)} tensors that no ResNet-FPN has ({abbreviate(unknown)})"
+        )
+    tensors = key_maps.detectron2_encoder(state, depth)
     channels = len(tensors["lateral.0.weight"])
     shape = {"depth": depth, "form": "detectron2", "norm": "frozen", "channels": channels}
-    return Part(where, tensors, left, shape | {"width": len(tensors["stem.conv.weight"])})
+    return Part(where, tensors, unused, shape | {"width": len(tensors["stem.conv.weight"])})
 
 
-def torchvision_part(state: dict[str, Tensor], where: str) -> Part:
-    depth = names.resnet_depth(state, where)
-    table = names.torchvision_names(depth)
-    left = without(state, table.values(), where)
-    tensors = {ours: state[theirs] for ours, theirs in table.items()}
+def _torchvision_part(state: dict[str, Tensor], where: str) -> Part:
+    depth = key_maps.resnet_depth(state, where)
+    names = key_maps.torchvision_names(depth)
+    unused = _unused(state, names.values(), where)
+    tensors = {ours: state[theirs] for ours, theirs in names.items()}
     shape = {"depth": depth, "form": "torchvision", "norm": "frozen"}
-    return Part(where, tensors, left, shape | {"width": len(tensors["stem.conv.weight"])})
+    return Part(where, tensors, unused, shape | {"width": len(tensors["stem.conv.weight"])})
 
 
-def text_part(state: dict[str, Tensor], where: str) -> Part:
-    ours = {name: names.bert_name(name) for name in state}
+def _text_part(state: dict[str, Tensor], where: str) -> Part:
+    ours = {name: key_maps.bert_name(name) for name in state}
     tensors = {new: state[name] for name, new in ours.items() if new is not None}
-    left = {name: state[name] for name, new in ours.items() if new is None}
+    unused = {name: state[name] for name, new in ours.items() if new is None}
     try:
         vocabulary, hidden = tensors["embeddings.word_embeddings.weight"].shape
         layers = {name.split(".")[2] for name in tensors if name.startswith("encoder.layer.")}
@@ -108,23 +114,23 @@ def text_part(state: dict[str, Tensor], where: str) -> Part:
             "type_vocab_size": len(tensors["embeddings.token_type_embeddings.weight"]),
         }
     except (KeyError, ValueError) as error:
-        raise InputError(f"{where} holds no whole BERT (at {error})") from error
-    return Part(where, tensors, left, shape)
+        raise InputError(f"{where} holds no complete BERT (at {error})") from error
+    return Part(where, tensors, unused, shape)
 
 
-def without(state: dict[str, Tensor], used: Iterable[str], where: str) -> dict[str, Tensor]:
-    """What is left of a state beyond the tensors that are used; refuse one that lacks some of those."""
+def _unused(state: dict[str, Tensor], used: Iterable[str], where: str) -> dict[str, Tensor]:
+    """The tensors of a state that are not used; a state that lacks some of the used ones is refused."""
     used = set(used)
     missing = sorted(used - set(state))
     if missing:
-        raise InputError(f"{where} lacks {len(missing)} of {len(used)} tensors ({few(missing)})")
+        raise InputError(f"{where} lacks {len(missing)} of {len(used)} tensors ({abbreviate(missing)})")
     return {name: tensor for name, tensor in state.items() if name not in used}
 
 
 def bert_from(source: str, config: ModelConfig, part: Part | None) -> tuple[TextEncoder, Part | None]:
-    """The text encoder: shape and tokenizer from `source`, tensors from a checkpoint if one has them."""
+    """The text encoder: shape and tokenizer from `source`, tensors from a checkpoint that has them."""
     folder = Path(source).expanduser()
-    if source.startswith(PACKAGE) or not folder.is_dir():
+    if source.startswith(PACKAGE_PREFIX) or not folder.is_dir():
         encoder = TextEncoder.from_source(source, config.query, weights=part is None)
     else:
         files = [folder / name for name in (MODEL_FILE, "pytorch_model.bin") if (folder / name).is_file()]
@@ -134,14 +140,14 @@ def bert_from(source: str, config: ModelConfig, part: Part | None) -> tuple[Text
             part = parts_of(files[0]).get("text")
         if part is None:
             raise InputError(f"{files[0]} does not hold a BERT")
-        encoder = TextEncoder(shaped(folder, part), tokenizer(folder), config.query)
+        encoder = TextEncoder(_bert_of_shape(folder, part), _tokenizer_from(folder), config.query)
     if part is not None:
         copy_tensors(encoder.bert, part.tensors, part.where)
     return encoder, part
 
 
-def shaped(folder: Path, part: Part) -> BertModel:
-    """A BERT as its folder's configuration has it, or else as its tensors show."""
+def _bert_of_shape(folder: Path, part: Part) -> BertModel:
+    """A BERT of the shape in its folder's configuration, or of the shape of its tensors."""
     files = [folder / name for name in ("config.json", "bert_config.json") if (folder / name).is_file()]
     try:
         config = BertConfig.from_json_file(files[0]) if files else BertConfig(**part.shape)
@@ -150,21 +156,21 @@ def shaped(folder: Path, part: Part) -> BertModel:
         raise InputError(f"{files[0] if files else folder} describes no BERT ({error})") from error
 
 
-def tokenizer(folder: Path) -> Any:
-    """From today's files, or from a lone vocabulary (lower case, as bert-base-uncased)."""
-    vocabulary, modern = folder / "vocab.txt", ("tokenizer.json", "tokenizer_config.json")
+def _tokenizer_from(folder: Path) -> Any:
+    """The tokenizer of a folder, or one of its vocabulary alone (lower case, as bert-base-uncased)."""
+    vocabulary, configuration = folder / "vocab.txt", ("tokenizer.json", "tokenizer_config.json")
     try:
-        if vocabulary.is_file() and not any((folder / name).is_file() for name in modern):
+        if vocabulary.is_file() and not any((folder / name).is_file() for name in configuration):
             return BertTokenizer(vocab=str(vocabulary))
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare exceptions
         raise InputError(
-            f"{folder} has no tokenizer that can be read ({str(error).splitlines()[0]})"
+            f"the tokenizer of {folder} cannot be read ({str(error).splitlines()[0]})"
         ) from error
 
 
 def convert(files: Sequence[Path], text: str | None, config: ModelConfig) -> tuple[PPMN, list[str]]:
-    """A model from the parts that the files hold, the others fresh, and a report of what came from where."""
+    """A model from the parts that the files hold, the others untrained, and a report of their sources."""
     parts: dict[str, Part] = {}
     for file in files:
         for name, part in parts_of(file).items():
@@ -183,38 +189,35 @@ def convert(files: Sequence[Path], text: str | None, config: ModelConfig) -> tup
         raise error if text else InputError(f"{error}; name a BERT folder with --text") from error
     model = PPMN(build_image_encoder(config), text_encoder, config)
     if "image" in parts:
-        fresh = PYRAMID if _is_torchvision(config) else ()
-        copy_tensors(
-            model.get_submodule("image_encoder"), parts["image"].tensors, parts["image"].where, fresh
-        )
+        untrained = _PYRAMID_NAMES if _is_torchvision(config) else ()
+        encoder = model.get_submodule("image_encoder")
+        copy_tensors(encoder, parts["image"].tensors, parts["image"].where, untrained)
     if "head" in parts:
         copy_tensors(model.head, parts["head"].tensors, parts["head"].where)
-    return model, report(parts | ({"text": bert} if bert else {}), config)
+    return model, _report(parts | ({"text": bert} if bert else {}), config)
 
 
 def _is_torchvision(config: ModelConfig) -> bool:
     return isinstance(config.image, ResNetConfig) and config.image.form == "torchvision"
 
 
-def report(parts: Mapping[str, Part], config: ModelConfig) -> list[str]:
-    """Where each part came from, and by name what was left behind."""
+def _report(parts: Mapping[str, Part], config: ModelConfig) -> list[str]:
+    """Where each part came from, and the names of the tensors that are not used."""
     lines = []
     for name in ("image", "text", "head"):
         part = parts.get(name)
         if part is None:
-            lines.append(
-                f"{name}: {'from ' + config.text.source if name == 'text' else 'fresh, not trained'}"
-            )
+            lines.append(f"{name}: {f'from {config.text.source}' if name == 'text' else 'untrained'}")
             continue
-        lines.append(f"{name}: {count(part.tensors)} from {part.where}")
+        lines.append(f"{name}: {_count(part.tensors)} from {part.where}")
         if name == "image" and _is_torchvision(config):
-            lines.append("  its feature pyramid is fresh, not trained")
-        if part.left:
-            lines.append(f"  left behind as unused: {count(part.left)}")
-            patterns = Counter(re.sub(r"\d+", "*", name) for name in part.left)
+            lines.append("  its feature pyramid is untrained")
+        if part.unused:
+            lines.append(f"  not used: {_count(part.unused)}")
+            patterns = Counter(re.sub(r"\d+", "*", name) for name in part.unused)
             lines += [f"    {pattern}" + (f" ({n})" if n > 1 else "") for pattern, n in patterns.items()]
     return lines
 
 
-def count(tensors: Mapping[str, Tensor]) -> str:
+def _count(tensors: Mapping[str, Tensor]) -> str:
     return f"{len(tensors)} tensors, {sum(t.numel() for t in tensors.values()) / 1e6:.2f} M values"

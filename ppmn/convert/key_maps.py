@@ -1,4 +1,4 @@
-"""What others call the tensors of their checkpoints, and what they are called here."""
+"""Names of tensors in other projects' checkpoints, and their names here."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,32 +6,32 @@ from collections.abc import Iterable, Mapping
 from torch import Tensor
 
 from ppmn.errors import InputError
-from ppmn.model.resnet import BLOCKS
+from ppmn.model.resnet import BLOCKS_PER_STAGE
 
-NECK, MATCHING, ROUND = "rpn_head.localization_fpn.", "rpn_head.", "roi_head.mask_head."
-PAIR = ("weight", "bias")
-NORM = ("weight", "bias", "running_mean", "running_var")
+NECK_PREFIX, MATCHING_PREFIX, ROUND_PREFIX = "rpn_head.localization_fpn.", "rpn_head.", "roi_head.mask_head."
+_PAIR = ("weight", "bias")
+_NORM = ("weight", "bias", "running_mean", "running_var")
 
 
 def released_head_names(rounds: int) -> dict[str, str]:
-    """Our names of the head's parameters, each with its name in the released checkpoint."""
+    """Our names of the head's parameters -> their names in the released checkpoint."""
     names = {
-        "project_phrases.weight": f"{MATCHING}init_kernels.weight",
-        "project_phrases.bias": f"{MATCHING}init_kernels.bias",
-        **_pair("neck.merge", f"{NECK}conv_pred.0"),
-        **_pair("neck.norm", f"{NECK}conv_pred.1"),
+        "project_phrases.weight": f"{MATCHING_PREFIX}init_kernels.weight",
+        "project_phrases.bias": f"{MATCHING_PREFIX}init_kernels.bias",
+        **_pair("neck.merge", f"{NECK_PREFIX}conv_pred.0"),
+        **_pair("neck.norm", f"{NECK_PREFIX}conv_pred.1"),
     }
     for level, blocks in enumerate((1, 1, 2, 3)):
         for block in range(blocks):
-            theirs = f"{NECK}convs_all_levels.{level}."
+            theirs = f"{NECK_PREFIX}convs_all_levels.{level}."
             names |= _pair(f"neck.levels.{level}.{block}.conv", f"{theirs}{4 * block}")
             names |= _pair(f"neck.levels.{level}.{block}.norm", f"{theirs}{4 * block + 1}")
     for index in range(rounds + 1):
-        theirs = MATCHING if index == 0 else f"{ROUND}{index - 1}."
+        theirs = MATCHING_PREFIX if index == 0 else f"{ROUND_PREFIX}{index - 1}."
         names[f"project_pixels.{index}.conv.weight"] = f"{theirs}loc_convs.0.weight"
         names |= _pair(f"project_pixels.{index}.norm", f"{theirs}loc_convs.1")
     for index in range(rounds):
-        ours, theirs = f"rounds.{index}.", f"{ROUND}{index}."
+        ours, theirs = f"rounds.{index}.", f"{ROUND_PREFIX}{index}."
         names |= _pair(f"{ours}aggregate.out", f"{theirs}topk_attn.attn.out_proj")
         names |= _pair(f"{ours}norm1", f"{theirs}topk_norm")
         names |= _pair(f"{ours}norm2", f"{theirs}ffn_norm_pre")
@@ -45,22 +45,22 @@ def released_head_names(rounds: int) -> dict[str, str]:
 
 
 def released_rounds(names: Iterable[str]) -> int:
-    """L of a released head."""
-    found = [re.match(rf"{re.escape(ROUND)}(\d+)\.", name) for name in names]
+    """The number of rounds L of a released head."""
+    found = [re.match(rf"{re.escape(ROUND_PREFIX)}(\d+)\.", name) for name in names]
     return 1 + max((int(match[1]) for match in found if match), default=-1)
 
 
 def released_head_used(rounds: int) -> set[str]:
-    """All names of the released head that reach its output; the rest of its checkpoint is dead."""
-    attention = {f"{ROUND}{n}.topk_attn.attn.in_proj_{part}" for n in range(rounds) for part in PAIR}
+    """Names of the released head's parameters that reach its output; the others are not used."""
+    attention = {f"{ROUND_PREFIX}{n}.topk_attn.attn.in_proj_{part}" for n in range(rounds) for part in _PAIR}
     return attention | set(released_head_names(rounds).values())
 
 
 def released_head(state: Mapping[str, Tensor], rounds: int) -> dict[str, Tensor]:
-    """The released head's state under our names; its key bias, which cancels, is left behind."""
+    """The released head's state under our names, without its key bias, which cancels."""
     head = {ours: state[theirs] for ours, theirs in released_head_names(rounds).items()}
     for index in range(rounds):
-        ours, theirs = f"rounds.{index}.aggregate.", f"{ROUND}{index}.topk_attn.attn.in_proj_"
+        ours, theirs = f"rounds.{index}.aggregate.", f"{ROUND_PREFIX}{index}.topk_attn.attn.in_proj_"
         query, key, value = state[f"{theirs}weight"].chunk(3)
         query_bias, _, value_bias = state[f"{theirs}bias"].chunk(3)
         head |= {f"{ours}query.weight": query, f"{ours}key.weight": key, f"{ours}value.weight": value}
@@ -69,9 +69,9 @@ def released_head(state: Mapping[str, Tensor], rounds: int) -> dict[str, Tensor]
 
 
 def detectron2_names(depth: int) -> dict[str, str]:
-    """Our names of the image encoder's tensors, each with its name in detectron2's checkpoints."""
+    """Our names of the image encoder's tensors -> their names in detectron2's checkpoints."""
     names = _conv("stem", "backbone.bottom_up.stem.conv1")
-    for stage, blocks in enumerate(BLOCKS[depth]):
+    for stage, blocks in enumerate(BLOCKS_PER_STAGE[depth]):
         for block in range(blocks):
             ours, theirs = f"stages.{stage}.{block}.", f"backbone.bottom_up.res{stage + 2}.{block}."
             for index in range(2 if depth < 50 else 3):
@@ -89,9 +89,9 @@ def detectron2_encoder(state: Mapping[str, Tensor], depth: int) -> dict[str, Ten
 
 
 def torchvision_names(depth: int) -> dict[str, str]:
-    """Our names of the ResNet's tensors, each with its name in torchvision; there is no pyramid there."""
+    """Our names of the ResNet's tensors -> their names in torchvision, which has no pyramid."""
     names = _conv("stem", "conv1", "bn1")
-    for stage, blocks in enumerate(BLOCKS[depth]):
+    for stage, blocks in enumerate(BLOCKS_PER_STAGE[depth]):
         for block in range(blocks):
             ours, theirs = f"stages.{stage}.{block}.", f"layer{stage + 1}.{block}."
             for index in range(2 if depth < 50 else 3):
@@ -108,15 +108,15 @@ def resnet_depth(names: Iterable[str], where: str) -> int:
     stages = sorted({stage for stage, _, _ in found})
     blocks = tuple(1 + max(int(b) for s, b, _ in found if s == stage) for stage in stages)
     convs = max((int(conv) for _, _, conv in found), default=0)
-    for depth, expected in BLOCKS.items():
+    for depth, expected in BLOCKS_PER_STAGE.items():
         if blocks == expected and convs == (2 if depth < 50 else 3):
             return depth
-    known = ", ".join(map(str, BLOCKS))
+    known = ", ".join(map(str, BLOCKS_PER_STAGE))
     raise InputError(f"{where} holds a ResNet with {blocks} blocks of {convs}; known are depths {known}")
 
 
 def bert_name(name: str) -> str | None:
-    """The name of a BERT's tensor without wrappers and in today's spelling; None for heads and the like."""
+    """The current name of a BERT's tensor without prefixes; None for tensors outside of the encoder."""
     match = re.fullmatch(r"(?:.*\.)?((?:embeddings|encoder\.layer)\..*)", name)
     if not match or match[1].endswith("position_ids"):
         return None
@@ -124,9 +124,9 @@ def bert_name(name: str) -> str | None:
 
 
 def _conv(ours: str, theirs: str, norm: str = "") -> dict[str, str]:
-    parts = {f"{ours}.norm.{part}": f"{norm or f'{theirs}.norm'}.{part}" for part in NORM}
+    parts = {f"{ours}.norm.{part}": f"{norm or f'{theirs}.norm'}.{part}" for part in _NORM}
     return {f"{ours}.conv.weight": f"{theirs}.weight", **parts}
 
 
 def _pair(ours: str, theirs: str) -> dict[str, str]:
-    return {f"{ours}.{part}": f"{theirs}.{part}" for part in PAIR}
+    return {f"{ours}.{part}": f"{theirs}.{part}" for part in _PAIR}

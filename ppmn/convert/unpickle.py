@@ -1,8 +1,8 @@
-"""Read checkpoints that others wrote, without running anything that is in them.
+"""Read foreign checkpoints without running any code that is in them.
 
-PyTorch's files are read with `weights_only`, other pickles by an unpickler that knows nothing but
-containers and NumPy arrays. Both meet stand-ins under NumPy's names: NumPy's own reconstructors take
-flags from the file that can make bytes pass for pointers.
+PyTorch files are read with `weights_only`, other pickles by an unpickler that allows only containers and
+NumPy arrays. Both use stand-ins for NumPy's own reconstructors, which accept flags from the file that can
+turn bytes into pointers.
 """
 
 import pickle
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ppmn.errors import InputError
 
-TORCH_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # PyTorch's files before 1.6
+_TORCH_MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # PyTorch files before 1.6
 
 
 class DType:
@@ -49,6 +49,7 @@ class Array:
         self.value = np.frombuffer(data, dtype.value).reshape(shape, order="F" if fortran else "C")
 
     def tensor(self) -> Tensor:
+        """A tensor with a copy of the array's values."""
         native = self.value.astype(self.value.dtype.newbyteorder("="), order="C")
         return torch.from_numpy(native)
 
@@ -83,13 +84,13 @@ def no_bytes() -> bytes:
     return b""
 
 
-NUMPY: dict[str, Any] = {"numpy.dtype": DType, "numpy.ndarray": Array}
+_NUMPY: dict[str, Any] = {"numpy.dtype": DType, "numpy.ndarray": Array}
 for core in ("numpy.core", "numpy._core"):  # before and since NumPy 2
-    NUMPY[f"{core}.multiarray._reconstruct"] = reconstruct
-    NUMPY[f"{core}.multiarray.scalar"] = scalar
-    NUMPY[f"{core}.numeric._frombuffer"] = from_buffer
-PLAIN = {
-    **NUMPY,
+    _NUMPY[f"{core}.multiarray._reconstruct"] = reconstruct
+    _NUMPY[f"{core}.multiarray.scalar"] = scalar
+    _NUMPY[f"{core}.numeric._frombuffer"] = from_buffer
+_ALLOWED = {
+    **_NUMPY,
     "collections.OrderedDict": OrderedDict,
     "_codecs.encode": latin1,
     "__builtin__.bytes": no_bytes,
@@ -97,23 +98,23 @@ PLAIN = {
 
 
 class PlainUnpickler(pickle.Unpickler):
-    """Containers, numbers, texts and NumPy arrays; whatever else a pickle names is refused."""
+    """Reads containers, numbers, strings and NumPy arrays; anything else that a pickle names is refused."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if f"{module}.{name}" not in PLAIN:
+        if f"{module}.{name}" not in _ALLOWED:
             raise pickle.UnpicklingError(f"Unsupported global: GLOBAL {module}.{name}")
-        return PLAIN[f"{module}.{name}"]
+        return _ALLOWED[f"{module}.{name}"]
 
 
 def read_checkpoint(file: Path) -> Any:
-    """What a safetensors file, a PyTorch file or a pickle of NumPy arrays holds."""
+    """The content of a safetensors file, a PyTorch file or a pickle of NumPy arrays."""
     try:
         with file.open("rb") as stream:
-            start = stream.read(len(TORCH_MAGIC))
+            start = stream.read(len(_TORCH_MAGIC))
         if file.suffix == ".safetensors":
             return load_file(file)
-        if start == TORCH_MAGIC or start.startswith(b"PK"):
-            allowed: list[Any] = [(stand_in, name) for name, stand_in in NUMPY.items()]
+        if start == _TORCH_MAGIC or start.startswith(b"PK"):
+            allowed: list[Any] = [(stand_in, name) for name, stand_in in _NUMPY.items()]
             with torch.serialization.safe_globals(allowed):
                 return torch.load(file, "cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
         with file.open("rb") as stream:
@@ -121,21 +122,21 @@ def read_checkpoint(file: Path) -> Any:
     except OSError as error:
         raise InputError(f"{file} cannot be read ({error.strerror or error})") from error
     except Exception as error:  # a broken pickle may raise anything
-        raise InputError(refusal(file, error)) from error
+        raise InputError(_refusal(file, error)) from error
 
 
-def refusal(file: Path, error: Exception) -> str:
-    """One sentence for a file that is broken, foreign, or would run something."""
+def _refusal(file: Path, error: Exception) -> str:
+    """One sentence for a file that is broken, not a checkpoint, or would run code."""
     asked = re.search(r"GLOBAL (\S+)", str(error))
     if asked:
         return f"{file} is refused: it asks for {asked[1]}, and only tensors, numbers and containers are read"
-    told = str(error).rpartition("WeightsUnpickler error: ")[2].strip() or type(error).__name__
-    reason = told.splitlines()[0][:200].rstrip(". ")
+    message = str(error).rpartition("WeightsUnpickler error: ")[2].strip() or type(error).__name__
+    reason = message.splitlines()[0][:200].rstrip(". ")
     return f"{file} is truncated or not a checkpoint ({reason})"
 
 
 def tensors_of(raw: Any, where: str) -> dict[str, Tensor]:
-    """A state dict as plain tensors, without the prefix that distributed training leaves."""
+    """The tensors of a state dict, without the prefix `module.` of distributed training."""
     if not isinstance(raw, Mapping):
         raise InputError(f"{where} holds {type(raw).__name__} where named tensors were expected")
     tensors = {}

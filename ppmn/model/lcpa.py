@@ -13,7 +13,7 @@ from ppmn.types import Size
 
 
 def blur(H: Tensor) -> Tensor:
-    """The map doubled and halved again, bilinearly: 1/8, 3/4, 1/8 along each axis."""
+    """A map resized to twice its size and back, bilinearly: a kernel of 1/8, 3/4, 1/8 along each axis."""
     rows = fn.pad(H[:, None], (0, 0, 1, 1), mode="replicate")[:, 0]
     H = torch.add(0.75 * H, rows[:, :-2] + rows[:, 2:], alpha=0.125)
     columns = fn.pad(H[:, None], (1, 1, 0, 0), mode="replicate")[:, 0]
@@ -21,7 +21,7 @@ def blur(H: Tensor) -> Tensor:
 
 
 def replicate(H: Tensor, sizes: Tensor) -> Tensor:
-    """Outside each row's valid (h, w) corner the nearest valid value, as at the border of a map alone."""
+    """Fill padding with the nearest valid value, as if each map ended at its valid size (h, w)."""
     height, width = H.shape[-2:]
     y = torch.arange(height, device=H.device).minimum(sizes[:, :1] - 1)  # (M, height)
     x = torch.arange(width, device=H.device).minimum(sizes[:, 1:] - 1)  # (M, width)
@@ -29,7 +29,7 @@ def replicate(H: Tensor, sizes: Tensor) -> Tensor:
 
 
 def top_pixels(H: Tensor, S: int, sizes: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The S best pixels of the blurred map as flat indices, and which of them are missing."""
+    """The S highest pixels of the blurred map as flat indices, and which of them are missing."""
     height, width = H.shape[-2:]
     if sizes is None:
         scores = blur(H).flatten(1)  # (M, HW)
@@ -37,30 +37,30 @@ def top_pixels(H: Tensor, S: int, sizes: Tensor | None) -> tuple[Tensor, Tensor 
         inside = (torch.arange(height, device=H.device) < sizes[:, :1])[:, :, None]
         inside = inside & (torch.arange(width, device=H.device) < sizes[:, 1:])[:, None]
         scores = blur(replicate(H, sizes)).masked_fill(~inside, -math.inf).flatten(1)
-    short = S if torch.compiler.is_exporting() else S - scores.shape[1]  # one graph serves all sizes
-    if short > 0:
-        scores = fn.pad(scores, (0, short), value=-math.inf)
+    lacking = S if torch.compiler.is_exporting() else S - scores.shape[1]  # one graph serves all sizes
+    if lacking > 0:
+        scores = fn.pad(scores, (0, lacking), value=-math.inf)
     values, indices = scores.topk(S)
-    if sizes is None and short <= 0:
+    if sizes is None and lacking <= 0:
         return indices, None
     return indices.clamp(max=height * width - 1), values == -math.inf
 
 
 def pooled_pixels(H: Tensor, S: int, counts: Sequence[int], sizes: Sequence[Size]) -> Tensor:
-    """MaxPool(H, S): the best pixel of each of S cells, more of them along the longer side."""
+    """The highest pixel of each of S cells of a grid, with more cells along the longer side."""
     few = max(n for n in range(1, math.isqrt(S) + 1) if S % n == 0)
-    indices, width = [], H.shape[-1]
-    for h, (height, valid) in zip(H.split(list(counts)), sizes, strict=True):
-        grid = (few, S // few) if valid >= height else (S // few, few)
-        _, flat = fn.adaptive_max_pool2d(h[:, :height, :valid], grid, return_indices=True)
-        indices.append((flat // valid * width + flat % valid).flatten(1))
+    indices, padded_width = [], H.shape[-1]
+    for h, (height, width) in zip(H.split(list(counts)), sizes, strict=True):
+        grid = (few, S // few) if width >= height else (S // few, few)
+        _, flat = fn.adaptive_max_pool2d(h[:, :height, :width], grid, return_indices=True)  # eq. 11
+        indices.append((flat // width * padded_width + flat % width).flatten(1))
     return torch.cat(indices)  # (M, S)
 
 
 def compatible_pixels(
     H: Tensor, config: ModelConfig, counts: Sequence[int], valid_sizes: ValidSizes | None
 ) -> tuple[Tensor, Tensor | None]:
-    """H_index of every query, (M, S), and which are missing where fewer than S pixels are valid."""
+    """H_index (M, S), and which of it are missing where fewer than S pixels are valid."""
     H = H.detach()
     if config.selection == "maxpool":
         whole = [(H.shape[1], H.shape[2])] * len(counts)
@@ -74,7 +74,7 @@ def compatible_pixels(
 
 
 def sample(F: Tensor, indices: Tensor, counts: Sequence[int]) -> Tensor:
-    """H_f: the pixels of each query's photo at its indices, (M, S, C)."""
+    """H_f (M, S, C): the pixels of each query's image at its indices."""
     area = F.shape[-2] * F.shape[-1]
     table = F.flatten(2).transpose(1, 2).reshape(-1, F.shape[1])  # (B HW, C)
     if len(counts) == 1:
@@ -87,10 +87,10 @@ def sample(F: Tensor, indices: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 class MCA(nn.Module):
-    """R + multi-head cross-modal attention of one query over its own pixels.
+    """R + multi-head cross-modal attention of each query over its own pixels.
 
-    One query a softmax: the key projection moves to the query and the value projection behind the
-    pooling, so that the S pixels are never projected; a key bias cancels, a value bias is added once.
+    With one query per softmax, the key projection can be applied to the query and the value projection
+    after the weighted mean, so that the S pixels are not projected; a key bias would cancel.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -106,29 +106,29 @@ class MCA(nn.Module):
     def forward(self, R: Tensor, pixels: Tensor, missing: Tensor | None) -> Tensor:
         rows, C = R.shape
         D, d = self.heads, C // self.heads
-        query = self.query(R).view(rows, D, d).transpose(0, 1)  # (D, M, d)
-        query = torch.bmm(query, self.key.weight.view(D, d, C)).transpose(0, 1)  # (M, D, C)
+        query = self.query(R).view(rows, D, d).transpose(0, 1)  # R W5, (D, M, d)
+        query = torch.bmm(query, self.key.weight.view(D, d, C)).transpose(0, 1)  # R W5 W6^T, (M, D, C)
         scores = torch.bmm(query, pixels.transpose(1, 2)) / self.scale  # (M, D, S)
         if missing is not None:
             scores = scores.masked_fill(missing[:, None], -math.inf)
         pooled = torch.bmm(scores.softmax(-1), pixels).transpose(0, 1)  # (D, M, C)
-        value = torch.bmm(pooled, self.value.weight.view(D, d, C).transpose(1, 2))  # (D, M, d)
-        context = value.transpose(0, 1).reshape(rows, C)
+        value = torch.bmm(pooled, self.value.weight.view(D, d, C).transpose(1, 2))  # eq. 12, (D, M, d)
+        context = value.transpose(0, 1).reshape(rows, C)  # eq. 13
         if self.value.bias is not None:
             context = context + self.value.bias
-        return R + self.out(context)
+        return R + self.out(context)  # eq. 14
 
 
 def mean_pixel(pixels: Tensor, missing: Tensor | None) -> Tensor:
-    """The average of the pixels that are there, (M, C)."""
+    """The mean (M, C) of the pixels that are not missing."""
     if missing is None:
         return pixels.mean(1)
-    there = (~missing).to(pixels.dtype)[..., None]
-    return (pixels * there).sum(1) / there.sum(1)
+    present = (~missing).to(pixels.dtype)[..., None]
+    return (pixels * present).sum(1) / present.sum(1)
 
 
 class MUTAN(nn.Module):
-    """R + Tucker fusion of the query with the mean of its pixels, a sum over 10 ranks."""
+    """R + the Tucker fusion of the query with its mean pixel, a sum over 10 ranks."""
 
     RANK = 10
 
@@ -149,7 +149,7 @@ class MUTAN(nn.Module):
 
 
 class SK(nn.Module):
-    """A weight a channel, from query and mean pixel, between the one and the other."""
+    """A gate per channel that mixes the query with its mean pixel."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -164,8 +164,8 @@ class SK(nn.Module):
 AGGREGATIONS = {"mca": MCA, "mutan": MUTAN, "sk": SK}
 
 
-class Round(nn.Module):
-    """What both wirings share: R^l, the pixels it attends to -> R^(l+1) and the vector that is matched."""
+class LCPARound(nn.Module):
+    """What both variants share: R^l and its pixels -> R^(l+1) and its projection for matching."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -175,12 +175,12 @@ class Round(nn.Module):
         self.ffn = nn.Sequential(nn.Linear(C, 8 * C), nn.ReLU(), nn.Linear(8 * C, C))
 
     def context(self, R: Tensor, pixels: Tensor | None, missing: Tensor | None) -> Tensor:
-        """R^: the query with its visual context; without pixels (S = 0) the query itself."""
+        """R^: the query with its visual context, or without pixels (S = 0) the query itself."""
         return R if pixels is None else self.aggregate(R, pixels, missing)
 
 
-class ReleasedRound(Round):
-    """The released code's order of norms; its three hidden layers are normed and have no bias."""
+class ReleasedRound(LCPARound):
+    """The released code: norms after the residuals, hidden layers with a norm and no bias."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -194,8 +194,8 @@ class ReleasedRound(Round):
         return R, self.mlp(R)
 
 
-class PaperRound(Round):
-    """The printed equations."""
+class PaperRound(LCPARound):
+    """The paper's equations."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -205,5 +205,5 @@ class PaperRound(Round):
 
     def forward(self, R: Tensor, pixels: Tensor | None, missing: Tensor | None) -> tuple[Tensor, Tensor]:
         R = self.context(R, pixels, missing)  # R^
-        R = self.norm2(self.ffn(self.norm1(R))) + R  # R^(l+1)
+        R = self.norm2(self.ffn(self.norm1(R))) + R  # eq. 15, R^(l+1)
         return R, self.mlp(R)

@@ -1,4 +1,4 @@
-"""BCE + Dice over the rounds (eq. 4-9 and the last equation of section 3.3)."""
+"""BCE and Dice losses of all rounds (sections 3.2 and 3.3)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,52 +12,59 @@ from ppmn.config import Dice, ModelConfig
 
 @dataclass(frozen=True)
 class RoundLoss:
-    """The two terms of one round's map."""
+    """The two terms of one round's loss."""
 
     bce: Tensor
     dice: Tensor
 
 
-def bce_loss(H: Tensor, Y: Tensor, known: Tensor | None = None, pixels: float | None = None) -> Tensor:
-    """Mean over all pixels of all rows; `known` (M, h, w) leaves pixels out, `pixels` is a global count."""
-    loss = fn.binary_cross_entropy_with_logits(H, Y, weight=known, reduction="sum")
+def bce_loss(H: Tensor, Y: Tensor, valid: Tensor | None = None, pixels: float | None = None) -> Tensor:
+    """The mean over the valid pixels of all queries; `pixels` is their count in the whole batch."""
+    loss = fn.binary_cross_entropy_with_logits(H, Y, weight=valid, reduction="sum")  # eq. 4
     if pixels is None:
-        pixels = H.numel() if known is None else float(known.sum())
-    return loss / max(pixels, 1)
+        pixels = H.numel() if valid is None else float(valid.sum())
+    return loss / max(pixels, 1)  # eq. 5, the same number as eq. 6
 
 
 def dice_loss(
-    H: Tensor, Y: Tensor, form: Dice, known: Tensor | None = None, rows: float | None = None
+    H: Tensor, Y: Tensor, form: Dice, valid: Tensor | None = None, queries: float | None = None
 ) -> Tensor:
-    """1 - Dice, mean over rows: with plain sums as printed, or squared and smoothed as released."""
-    M = H.sigmoid() if known is None else H.sigmoid() * known
-    Y = Y if known is None else Y * known
-    both = 2 * (M * Y).sum((1, 2))
+    """The mean over queries of 1 - Dice: plain as in the paper, or squared and smoothed as released."""
+    M = H.sigmoid()  # eq. 3
+    if valid is not None:
+        M, Y = M * valid, Y * valid
+    both = 2 * (M * Y).sum((1, 2))  # (M,)
     if form == "squared":
-        dice = both / (M.square().sum((1, 2)) + 1e-3 + Y.square().sum((1, 2)) + 1e-3)
+        loss = 1 - both / (M.square().sum((1, 2)) + 1e-3 + Y.square().sum((1, 2)) + 1e-3)
     else:
-        dice = both / (M.sum((1, 2)) + Y.sum((1, 2))).clamp(min=torch.finfo(M.dtype).tiny)
-    return (1 - dice).sum() / max(len(H) if rows is None else rows, 1)
+        loss = 1 - both / (M.sum((1, 2)) + Y.sum((1, 2))).clamp(min=torch.finfo(M.dtype).tiny)  # eq. 7
+    return loss.sum() / max(len(H) if queries is None else queries, 1)  # eq. 8
 
 
 def ppm_losses(
     maps: Sequence[Tensor],
     Y: Tensor,
     config: ModelConfig,
-    known: Tensor | None = None,
+    valid: Tensor | None = None,
     pixels: float | None = None,
-    rows: float | None = None,
+    queries: float | None = None,
 ) -> list[RoundLoss]:
-    """BCE and Dice of every supervised round, at the resolution of Y (M, h, w)."""
+    """BCE and Dice of every round at the resolution of Y (M, h, w), counted where `valid` (M, h, w) is 1.
+
+    `pixels` and `queries` are the counts to divide by where the batch is larger than Y, as in
+    distributed training.
+    """
     losses = []
     for raw in maps:
         H = raw
         if H.shape[-2:] != Y.shape[-2:]:
             H = fn.interpolate(H[None], Y.shape[-2:], mode="bilinear", align_corners=False)[0]
-        losses.append(RoundLoss(bce_loss(H, Y, known, pixels), dice_loss(H, Y, config.dice, known, rows)))
+        bce = bce_loss(H, Y, valid, pixels)
+        losses.append(RoundLoss(bce, dice_loss(H, Y, config.dice, valid, queries)))
     return losses
 
 
-def total(losses: Sequence[RoundLoss]) -> Tensor:
-    """The sum over rounds, both weights one."""
-    return torch.stack([loss.bce + loss.dice for loss in losses]).sum()
+def total_loss(losses: Sequence[RoundLoss]) -> Tensor:
+    """The sum over all rounds, the last one included."""
+    rounds = [loss.bce + loss.dice for loss in losses]  # eq. 9
+    return torch.stack(rounds).sum()  # eq. 16

@@ -1,4 +1,4 @@
-"""Pixel-phrase matching (section 3.2): pixels and queries in one space, their products as maps."""
+"""Pixel-phrase matching (section 3.2): response maps as products of pixels and queries in one space."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from ppmn.model.pyramid import group_norm
 
 
 def match(R: Tensor, F: Tensor, counts: Sequence[int]) -> Tensor:
-    """Raw matching maps of all queries: `counts[b]` rows of R belong to photo b."""
+    """Raw matching maps of all queries: `counts[b]` rows of R belong to image b."""
     height, width = F.shape[-2:]
     rows = R.split(list(counts))
     H = torch.cat([r @ f for r, f in zip(rows, F.flatten(2), strict=True)])  # eq. 2, (M, HW)
@@ -17,7 +17,7 @@ def match(R: Tensor, F: Tensor, counts: Sequence[int]) -> Tensor:
 
 
 class PixelProjection(nn.Module):
-    """1x1 convolution, group norm, ReLU: the pixels as the released code matches and samples them."""
+    """1x1 convolution, group norm, ReLU: every projection of pixels but the paper's first."""
 
     def __init__(self, channels_in: int, channels: int) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class PixelProjection(nn.Module):
 
 
 class LinearProjection(nn.Module):
-    """F W1 as printed in eq. 1."""
+    """F W1: the paper's first projection of pixels."""
 
     def __init__(self, channels_in: int, channels: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The semantic FPN neck: p2..p5 become one map F at twice p2's stride (section 3.1)."""
+"""The semantic FPN neck (section 3.1): p2..p5 -> one feature map F at the stride of p3."""
 
 import math
 
@@ -10,7 +10,7 @@ from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm
 
 
 def sine_position(level: Tensor, valid_sizes: ValidSizes | None) -> Tensor:
-    """The two-dimensional sine code, y before x, each axis normalised to 2 pi over the valid size."""
+    """The sinusoidal positional encoding, y before x, each axis normalised to 2 pi over the valid size."""
     batch, channels, height, width = level.shape
     half, device = channels // 2, level.device
     sizes = valid_sizes.sizes if valid_sizes else [(height, width)] * batch
@@ -28,13 +28,14 @@ def sine_position(level: Tensor, valid_sizes: ValidSizes | None) -> Tensor:
 
 
 class ConvNorm(nn.Module):
-    """3x3 convolution (after doubling its input where `doubles`), group norm, ReLU."""
+    """3x3 convolution, after 2x nearest upsampling where `doubles`; group norm; ReLU."""
 
     def __init__(self, channels: int, stride: int = 1, doubles: bool = False) -> None:
         super().__init__()
         self.conv = nn.Conv2d(channels, channels, 3, stride, padding=1)
         self.norm = nn.GroupNorm(32, channels)
         self.doubles = doubles
+        self.step = stride - 1 - doubles  # levels of the pyramid that the output is coarser by
 
     def forward(self, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
         x = x if before is None else x * before
@@ -47,20 +48,20 @@ class ConvNorm(nn.Module):
         return group_norm(x, self.norm, after).relu_()
 
     def doubled(self, x: Tensor) -> Tensor:
-        """The convolution of the doubled map as four 2x2 ones of the map itself, one a phase."""
+        """The convolution of the upsampled map as four 2x2 convolutions of the map, one per output phase."""
         batch, channels, height, width = x.shape
         fold = x.new_tensor([[[1, 0, 0], [0, 1, 1]], [[1, 1, 0], [0, 0, 1]]])  # phase, tap of 2, tap of 3
         taps = torch.einsum("oiyx,pay,qbx->pqoiab", self.conv.weight, fold, fold)  # (2, 2, C, C, 2, 2)
         out = x.new_empty(batch, channels, height, 2, width, 2)
         for p in range(2):
             for q in range(2):
-                edges = (1 - q, q, 1 - p, p)  # an even phase looks back, an odd one ahead
-                out[:, :, :, p, :, q] = fn.conv2d(fn.pad(x, edges), taps[p, q], self.conv.bias)
+                border = (1 - q, q, 1 - p, p)  # even phases reach back by a pixel, odd ones ahead
+                out[:, :, :, p, :, q] = fn.conv2d(fn.pad(x, border), taps[p, q], self.conv.bias)
         return out.view(batch, channels, 2 * height, 2 * width)
 
 
 class SemanticFPN(nn.Module):
-    """p2..p5 -> F at p3's stride, each level brought there by convolutions and summed."""
+    """Resample each level to the stride of p3 by convolutions, sum them and merge."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -82,9 +83,9 @@ class SemanticFPN(nn.Module):
             x = pyramid.levels[index]  # (B, C_v, H^p, W^p)
             if index == 3:
                 x = x + sine_position(x, pyramid.valid_sizes)
-            at = index
+            level = index
             for block in blocks:  # type: ignore[attr-defined]
-                to = at + 1 if index == 0 else at - 1 if block.doubles else at
-                x, at = block(x, masks[at], masks[to]), to
+                x = block(x, masks[level], masks[level + block.step])
+                level += block.step
             summed = x if summed is None else summed + x
         return group_norm(self.merge(summed), self.norm, masks[1]).relu_()  # F, (B, C_v, H, W)

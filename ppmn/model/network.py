@@ -1,8 +1,7 @@
-"""PPMN: `Head.forward` reads like section 3 of the paper."""
+"""The pixel-phrase matching network; `Head` follows section 3 of the paper."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor, nn
 
@@ -12,27 +11,27 @@ from ppmn.model.matching import LinearProjection, PixelProjection, match
 from ppmn.model.neck import SemanticFPN
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import Features, ImageEncoder, Pyramid, ValidSizes
-from ppmn.model.text import Queries, Tokens
+from ppmn.model.text import Queries, TextEncoder, Tokens
 
 
 @dataclass(frozen=True)
 class PixelFeatures:
-    """All that the head knows of a batch of photos: the pixels that each of the L + 1 matchings uses."""
+    """A batch of encoded images: the projected pixels that each of the L + 1 matchings uses."""
 
     rounds: tuple[Tensor, ...]  # L + 1 of (B, C, H, W)
-    valid_sizes: ValidSizes | None = None  # at F; None where padding counts
+    valid_sizes: ValidSizes | None = None  # at F; None: padding counts as image
 
 
 @dataclass(frozen=True)
 class Maps:
-    """Raw matching maps of every round and the pixels that led from one to the next."""
+    """Raw matching maps of every round, and the pixels that each round aggregated."""
 
     H: list[Tensor]  # L + 1 of (M, H, W)
-    indices: list[Tensor]  # L of (M, S), flat
+    indices: list[Tensor]  # H_index, L of (M, S), flat
 
 
 class Head(nn.Module):
-    """Neck, matching and LCPA: from a pyramid and query vectors to maps."""
+    """Neck, matching and LCPA rounds: from a feature pyramid and query vectors to maps."""
 
     def __init__(self, channels_v: int, channels_r: int, config: ModelConfig) -> None:
         super().__init__()
@@ -40,7 +39,7 @@ class Head(nn.Module):
         self.config = config
         self.neck = SemanticFPN(channels_v)
         first = PixelProjection if released else LinearProjection
-        source = C if released else channels_v  # the released rounds project F^, the paper's project F
+        source = C if released else channels_v  # released: each round projects F^; paper: F
         self.project_pixels = nn.ModuleList(
             [first(channels_v, C), *(PixelProjection(source, C) for _ in range(L))]
         )
@@ -48,15 +47,15 @@ class Head(nn.Module):
         self.rounds = nn.ModuleList((ReleasedRound if released else PaperRound)(config) for _ in range(L))
 
     def forward(self, pyramid: Pyramid, phrases: Tensor, counts: Sequence[int]) -> Maps:
-        """Maps of all queries: `counts[b]` rows of `phrases` (M, C_r) belong to photo b."""
+        """Maps of all queries: `counts[b]` rows of `phrases` (M, C_r) belong to image b."""
         return self.ground(self.encode(pyramid), phrases, counts)
 
     def encode(self, pyramid: Pyramid) -> PixelFeatures:
-        """The photo's side, which no phrase changes."""
+        """The image side, which is the same for all phrases."""
         mask, valid_sizes = pyramid.mask(1), pyramid.valid_sizes
         F = self.neck(pyramid)  # (B, C_v, H, W)
         first, *later = self.project_pixels
-        pixels = first(F, mask)  # eq. 1
+        pixels = first(F, mask)  # eq. 1, F^, (B, C, H, W)
         source = pixels if self.config.variant == "released" else F
         rounds = (pixels, *(project(source, mask) for project in later))
         return PixelFeatures(rounds, valid_sizes and valid_sizes.at(stride=2))
@@ -68,35 +67,30 @@ class Head(nn.Module):
         counts: Sequence[int],
         given: Sequence[Tensor | None] | None = None,
     ) -> Maps:
-        """The phrases' side; `given` indices take the place of selected ones, round by round."""
-        R = self.project_phrases(phrases)  # eq. 1, R^0, (M, C)
-        H = match(R, pixels.rounds[0], counts)  # eq. 2, H^0
+        """The phrase side; `given` indices replace the selected ones, round by round."""
+        R = self.project_phrases(phrases)  # R^0, the other half of that equation, (M, C)
+        H = match(R, pixels.rounds[0], counts)  # H^0, (M, H, W)
         maps = Maps([H], [])
-        for refine, before, F in zip(self.rounds, pixels.rounds, pixels.rounds[1:], strict=False):
-            indices, missing = self.select(
-                H, counts, pixels.valid_sizes, None if given is None else given[len(maps.H) - 1]
-            )
-            source = F if self.config.variant == "released" else before
-            context = None if indices is None else sample(source, indices, counts)  # H_f, (M, S, C)
-            R, projected = refine(R, context, missing)  # R^(l+1)
-            H = match(projected, F, counts)  # H^(l+1)
-            maps.H.append(H)
+        for number, refine in enumerate(self.rounds):  # eq. 10
+            before, F = pixels.rounds[number : number + 2]
+            indices, missing = given[number] if given else None, None
+            if indices is None and self.config.pixels > 0:
+                indices, missing = compatible_pixels(H, self.config, counts, pixels.valid_sizes)
+            context = None
             if indices is not None:
                 maps.indices.append(indices)
+                source = F if self.config.variant == "released" else before
+                context = sample(source, indices, counts)  # H_f, (M, S, C)
+            R, projected = refine(R, context, missing)  # R^(l+1), (M, C)
+            H = match(projected, F, counts)  # H^(l+1)
+            maps.H.append(H)
         return maps
-
-    def select(
-        self, H: Tensor, counts: Sequence[int], valid_sizes: ValidSizes | None, given: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        if self.config.pixels == 0 or given is not None:
-            return given, None
-        return compatible_pixels(H, self.config, counts, valid_sizes)
 
 
 class PPMN(nn.Module):
-    """The whole network; the encoders are handed in."""
+    """The whole network, from encoders of any kind."""
 
-    def __init__(self, image_encoder: ImageEncoder, text_encoder: Any, config: ModelConfig) -> None:
+    def __init__(self, image_encoder: ImageEncoder, text_encoder: TextEncoder, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.image_encoder = image_encoder
@@ -107,7 +101,7 @@ class PPMN(nn.Module):
     def forward(
         self, images: Sequence[Tensor] | Sequence[Features], captions: Sequence[Tokens] | Queries
     ) -> tuple[Maps, Queries]:
-        """Resized images and tokenized captions, or what frozen encoders made of them -> maps."""
+        """Resized images and tokenized captions, or the outputs of frozen encoders -> maps."""
         cached = isinstance(images[0], Mapping)
         pyramid = self.image_encoder.pyramid(images) if cached else self.image_encoder(images)  # type: ignore[arg-type]
         queries = captions if isinstance(captions, Queries) else self.text_encoder(captions)

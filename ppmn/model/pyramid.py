@@ -1,5 +1,6 @@
 """The feature pyramid p2..p5 of a batch, which part of it is valid, and the contract of an image encoder."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from ppmn.types import Size
 
-Features = Mapping[str, Tensor]  # what the frozen part of an image encoder makes of one image
+Features = Mapping[str, Tensor]  # what the frozen part of an image encoder returns for one image
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,14 @@ class Pyramid:
 
 
 class ImageEncoder(Protocol):
-    """What a module must offer to be the image encoder of a PPMN; `docs/extending.md` shows a small one."""
+    """What a module must offer to be the image encoder of a PPMN.
 
-    channels: int  # C_v, of p2..p5
-    stride: int  # of F (and p3), in pixels of the resized image
+    `docs/extending.md` shows a small one; `features`, `pyramid`, `frozen_part` and `feature_count` serve
+    training with cached features.
+    """
+
+    channels: int  # C_v, of p2..p5; a multiple of 32
+    stride: int  # of p3 and F, in pixels of the resized image
     multiple: int  # an image is resized to sides that are multiples of this
 
     def padded_size(self, height: int, width: int) -> Size:
@@ -84,20 +89,30 @@ class ImageEncoder(Protocol):
         ...
 
     def features(self, images: Sequence[Tensor]) -> list[Features]:
-        """What the frozen part makes of each image, so that it can be cached."""
+        """The output of the frozen part for each image, which can be cached."""
         ...
 
     def pyramid(self, features: Sequence[Features]) -> Pyramid:
-        """The trained part: what `features` made, or what was cached of it -> p2..p5."""
+        """The trained part: what `features` returned, or what was cached of it -> p2..p5."""
         ...
 
     def frozen_part(self) -> tuple[nn.Module, str]:
-        """The module that `features` runs, and what else decides its output: the key of a cache."""
+        """The module that `features` runs, and what else decides its output: together the key of a cache."""
         ...
 
     def feature_count(self, height: int, width: int) -> int:
-        """How many numbers `features` makes of a resized image of this size."""
+        """How many numbers `features` returns for a resized image of this size."""
         ...
+
+
+def group_by_shape(tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Indices of tensors that can be stacked."""
+    if len(tensors) == 1:  # while a graph is exported, a shape may be a symbol, which is not hashable
+        return [[0]]
+    groups = defaultdict(list)
+    for index, tensor in enumerate(tensors):
+        groups[tensor.shape].append(index)
+    return list(groups.values())
 
 
 def group_norm(x: Tensor, norm: nn.GroupNorm, mask: Tensor | None) -> Tensor:

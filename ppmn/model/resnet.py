@@ -1,6 +1,5 @@
-"""The image encoder: ResNet and feature pyramid, in detectron2's form and in torchvision's."""
+"""The paper's image encoder: ResNet-FPN, in detectron2's form and in torchvision's."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 
 import torch
@@ -9,14 +8,19 @@ from torch import Tensor, nn
 
 from ppmn.config import ResNetConfig
 from ppmn.errors import InputError
-from ppmn.model.pyramid import Features, Pyramid
+from ppmn.model.pyramid import Features, Pyramid, group_by_shape
+from ppmn.types import Size
 
-BLOCKS = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
-COARSEST = 32  # stride of p5
+BLOCKS_PER_STAGE = {18: (2, 2, 2, 2), 34: (3, 4, 6, 3), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3)}
+_P5_STRIDE = 32
+_MEAN_AND_DEVIATION = {
+    "detectron2": ((103.530, 116.280, 123.675), (1.0, 1.0, 1.0)),  # BGR
+    "torchvision": ((0.485 * 255, 0.456 * 255, 0.406 * 255), (0.229 * 255, 0.224 * 255, 0.225 * 255)),
+}
 
 
 class FrozenBatchNorm(nn.Module):
-    """Batch norm with fixed statistics and affine."""
+    """Batch norm with fixed statistics, scale and shift."""
 
     weight: Tensor
     bias: Tensor
@@ -34,7 +38,7 @@ class FrozenBatchNorm(nn.Module):
 
 
 class Conv(nn.Module):
-    """Convolution without bias, norm, and ReLU where asked."""
+    """Convolution without bias, norm, and ReLU if `relu`."""
 
     def __init__(self, c_in: int, c_out: int, kernel: int, stride: int, norm: str, relu: bool = True) -> None:
         super().__init__()
@@ -49,7 +53,7 @@ class Conv(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block: two 3x3 (18, 34 layers) or 1x1, 3x3, 1x1."""
+    """A residual block: two 3x3 convolutions (depths 18 and 34), or 1x1, 3x3, 1x1."""
 
     def __init__(self, c_in: int, width: int, c_out: int, stride: int, config: ResNetConfig) -> None:
         super().__init__()
@@ -69,7 +73,7 @@ class Block(nn.Module):
 
 
 class ResNetFPN(nn.Module):
-    """Photos -> p2..p5."""
+    """Images -> p2..p5."""
 
     stride = 8  # of F, in pixels of the resized image
     multiple = 1
@@ -78,14 +82,14 @@ class ResNetFPN(nn.Module):
 
     def __init__(self, config: ResNetConfig, count_padding: bool) -> None:
         super().__init__()
-        if config.depth not in BLOCKS:
-            raise InputError(f"a ResNet of depth {config.depth} is not known; there are 18, 34, 50 and 101")
+        if config.depth not in BLOCKS_PER_STAGE:
+            raise InputError(f"depth is {config.depth}; a ResNet has a depth of 18, 34, 50 or 101")
         self.config, self.count_padding = config, count_padding
         self.channels = config.channels
         self.stem = Conv(3, config.width, 7, 2, config.norm)
         self.stages, self.lateral, self.output = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         c_in, expansion = config.width, 1 if config.depth < 50 else 4
-        for index, blocks in enumerate(BLOCKS[config.depth]):
+        for index, blocks in enumerate(BLOCKS_PER_STAGE[config.depth]):
             width = config.width * 2**index
             c_out, stride = width * expansion, 1 if index == 0 else 2
             stage = [
@@ -96,39 +100,35 @@ class ResNetFPN(nn.Module):
             self.lateral.append(nn.Conv2d(c_out, config.channels, 1))
             self.output.append(nn.Conv2d(config.channels, config.channels, 3, padding=1))
             c_in = c_out
-        detectron2 = config.form == "detectron2"
-        mean = (103.530, 116.280, 123.675) if detectron2 else (0.485 * 255, 0.456 * 255, 0.406 * 255)
-        deviation = (1.0, 1.0, 1.0) if detectron2 else (0.229 * 255, 0.224 * 255, 0.225 * 255)
-        self.register_buffer("mean", torch.tensor(mean).view(3, 1, 1), persistent=False)
-        self.register_buffer("deviation", torch.tensor(deviation).view(3, 1, 1), persistent=False)
+        # on the CPU also where the module is built on the meta device: no file holds these
+        mean, deviation = torch.tensor(_MEAN_AND_DEVIATION[config.form], device="cpu").view(2, 3, 1, 1)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("deviation", deviation, persistent=False)
 
-    def padded_size(self, height: int, width: int) -> tuple[int, int]:
-        """The part of the batch that is a prepared photo's own: it is padded to a multiple of 32."""
-        return -(-height // COARSEST) * COARSEST, -(-width // COARSEST) * COARSEST
+    def padded_size(self, height: int, width: int) -> Size:
+        """The next multiples of the stride of p5, to which each image is padded."""
+        return -(-height // _P5_STRIDE) * _P5_STRIDE, -(-width // _P5_STRIDE) * _P5_STRIDE
 
-    def forward(self, photos: Sequence[Tensor]) -> Pyramid:
-        """Prepared photos of any sizes -> their pyramids in one batch."""
+    def forward(self, images: Sequence[Tensor]) -> Pyramid:
+        """Resized images of any sizes -> their pyramids in one batch."""
         if self.count_padding:
-            padded = [self.padded_size(p.shape[1], p.shape[2]) for p in photos]
-            largest = (max(h for h, _ in padded) // COARSEST, max(w for _, w in padded) // COARSEST)
-            return Pyramid(self.levels(self.stack(photos, largest)))
-        return self.pyramid(self.features(photos))
+            sizes = [self.padded_size(*image.shape[1:]) for image in images]
+            largest = max(height for height, _ in sizes), max(width for _, width in sizes)
+            return Pyramid(self.levels(torch.stack([self.prepare(image, largest) for image in images])))
+        return self.pyramid(self.features(images))
 
-    def features(self, photos: Sequence[Tensor]) -> list[Features]:
-        """What a frozen encoder makes of each photo alone: its levels, photos of equal size at a time."""
-        together = defaultdict(list)
-        for index, photo in enumerate(photos):
-            height, width = self.padded_size(photo.shape[1], photo.shape[2])
-            together[height // COARSEST, width // COARSEST].append(index)
-        alone: dict[int, Features] = {}
-        for grid, indices in together.items():
-            levels = self.levels(self.stack([photos[i] for i in indices], grid))
-            for index, *mine in zip(indices, *(level.unbind() for level in levels), strict=True):
-                alone[index] = {f"p{n}": level for n, level in enumerate(mine, 2)}
-        return [alone[index] for index in range(len(photos))]
+    def features(self, images: Sequence[Tensor]) -> list[Features]:
+        """p2..p5 of each image alone; images of one size are computed together."""
+        prepared = [self.prepare(image, self.padded_size(*image.shape[1:])) for image in images]
+        features: dict[int, Features] = {}
+        for indices in group_by_shape(prepared):
+            levels = self.levels(torch.stack([prepared[i] for i in indices]))
+            for index, *own in zip(indices, *(level.unbind() for level in levels), strict=True):
+                features[index] = {f"p{n}": level for n, level in enumerate(own, 2)}
+        return [features[index] for index in range(len(images))]
 
     def pyramid(self, features: Sequence[Features]) -> Pyramid:
-        """A batch of what `features` made, or of what was kept of it."""
+        """A batch of what `features` returned, or of what was cached of it."""
         return Pyramid.of([[levels[f"p{n}"] for n in range(2, 6)] for levels in features])
 
     def frozen_part(self) -> tuple[nn.Module, str]:
@@ -136,23 +136,19 @@ class ResNetFPN(nn.Module):
         return self, repr(self.config)
 
     def feature_count(self, height: int, width: int) -> int:
-        """How many numbers `features` makes of a resized image of this size."""
+        """How many numbers `features` returns for a resized image of this size."""
         height, width = self.padded_size(height, width)
         return sum(height * width // stride**2 * self.channels for stride in (4, 8, 16, 32))
 
-    def stack(self, photos: Sequence[Tensor], grid: tuple[int, int]) -> Tensor:
-        """Normalise, then pad with zeros at the bottom and right to a grid of 32-pixel cells."""
-        height, width = grid[0] * COARSEST, grid[1] * COARSEST
-        rows = []
-        for photo in photos:
-            x = photo.to(self.mean.device, self.mean.dtype)
-            x = x.flip(0) if self.config.form == "detectron2" else x  # RGB -> BGR
-            x = (x - self.mean) / self.deviation
-            rows.append(fn.pad(x, (0, width - x.shape[2], 0, height - x.shape[1])))
-        return torch.stack(rows)  # (B, 3, height, width)
+    def prepare(self, image: Tensor, size: Size) -> Tensor:
+        """Normalise an image and pad it with zeros at the bottom and right, (3, *size)."""
+        x = image.to(self.mean.device, self.mean.dtype)
+        x = x.flip(0) if self.config.form == "detectron2" else x  # RGB -> BGR
+        x = (x - self.mean) / self.deviation
+        return fn.pad(x, (0, size[1] - x.shape[2], 0, size[0] - x.shape[1]))
 
     def levels(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The feature pyramid: top-down, each level doubled and added to the next finer one."""
+        """The feature pyramid: top-down, each level upsampled and added to the next finer one."""
         x = fn.max_pool2d(self.stem(x), 3, 2, 1)
         lateral = []
         for stage, project in zip(self.stages, self.lateral, strict=True):

@@ -1,4 +1,4 @@
-"""The text encoder: a caption and its phrases -> one vector a query."""
+"""The text encoder: a caption and its phrases -> one vector per query."""
 
 import importlib.util
 from collections.abc import Sequence
@@ -9,55 +9,54 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers.initialization import no_init_weights
 from transformers.utils import logging as transformers_logging
 
 from ppmn.config import QueryUnit
 from ppmn.errors import InputError
 from ppmn.types import Span
 
-PACKAGE = "package:"
+PACKAGE_PREFIX = "package:"
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """A caption's word pieces, and which of them belong to which phrase."""
+    """The word pieces of a caption, and which of them belong to which phrase."""
 
     ids: tuple[int, ...]  # without [CLS] and [SEP]
-    pieces: tuple[tuple[int, ...], ...]  # positions in `ids`, phrase by phrase
+    pieces: tuple[tuple[int, ...], ...]  # of each phrase, positions in `ids`
 
 
 @dataclass(frozen=True)
 class Queries:
-    """The rows that are matched with pixels; a phrase owns one row, or one a word piece."""
+    """The vectors that are matched with pixels: one per phrase, or one per word piece of each phrase."""
 
-    vectors: Tensor  # (M, C_r)
-    counts: tuple[int, ...]  # rows of each photo
+    vectors: Tensor  # R, (M, C_r)
+    counts: tuple[int, ...]  # rows of each image
     sizes: tuple[int, ...]  # rows of each phrase
 
     def phrase_maps(self, M: Tensor) -> Tensor:
-        """Response maps of phrases: the mean of their rows' maps, (M, H, W) -> (P, H, W)."""
+        """Response maps of phrases: the mean of the maps of their queries, (M, H, W) -> (P, H, W)."""
         if all(size == 1 for size in self.sizes):
             return M
         return torch.stack([rows.mean(0) for rows in M.split(list(self.sizes))])
 
 
 class TextEncoder(nn.Module):
-    """Any BERT with a fast tokenizer; captions of any length, in overlapping windows where they are long."""
+    """Any BERT with a fast tokenizer; long captions are encoded in overlapping windows."""
 
     def __init__(self, bert: Any, tokenizer: Any, query: QueryUnit) -> None:
         super().__init__()
         if not tokenizer.is_fast:
-            raise InputError(
-                f"{type(tokenizer).__name__} has no character offsets; a fast tokenizer is needed"
-            )
+            raise InputError(f"{type(tokenizer).__name__} has no character offsets; use a fast tokenizer")
         self.bert, self.tokenizer, self.query = bert, tokenizer, query
         self.channels: int = bert.config.hidden_size
         self.window: int = bert.config.max_position_embeddings - 2  # [CLS] and [SEP] take two
 
     @classmethod
     def from_source(cls, source: str, query: QueryUnit, weights: bool = True) -> "TextEncoder":
-        """From a folder, a hub name, or `package:NAME`; without `weights` only its shape is built."""
-        where = resolve(source)
+        """From a folder, a hub name or `package:NAME`; without `weights` its tensors are not initialised."""
+        where = resolve_source(source)
         verbosity, bars = transformers_logging.get_verbosity(), transformers_logging.is_progress_bar_enabled()
         transformers_logging.set_verbosity_error()
         transformers_logging.disable_progress_bar()
@@ -67,13 +66,14 @@ class TextEncoder(nn.Module):
                 bert, report = AutoModel.from_pretrained(
                     where, add_pooling_layer=False, output_loading_info=True, trust_remote_code=False
                 )
-                check_complete(report, source)
+                _check_complete(report, source)
             else:
                 shape = AutoConfig.from_pretrained(where, trust_remote_code=False)
-                bert = AutoModel.from_config(shape, add_pooling_layer=False, trust_remote_code=False)
+                with no_init_weights():
+                    bert = AutoModel.from_config(shape, add_pooling_layer=False, trust_remote_code=False)
         except InputError:
             raise
-        except Exception as error:  # of a folder's many files, each has errors of its own
+        except Exception as error:  # each of a folder's files has errors of its own
             reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise InputError(f"no text encoder could be loaded from {source} ({reason})") from error
         finally:
@@ -83,7 +83,7 @@ class TextEncoder(nn.Module):
         return cls(bert, tokenizer, query)
 
     def tokenize(self, caption: str, spans: Sequence[Span]) -> Tokens:
-        """Word pieces of a caption, aligned to phrases by character offsets."""
+        """Split a caption into word pieces, and align them to phrases by character offsets."""
         encoded = self.tokenizer(
             caption, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
         )
@@ -99,39 +99,39 @@ class TextEncoder(nn.Module):
         return Tokens(tuple(encoded["input_ids"]), tuple(pieces))
 
     def forward(self, captions: Sequence[Tokens]) -> Queries:
-        """Encode captions and take the vectors of their phrases."""
+        """Encode captions and select the vectors of their phrases."""
         return self.queries(captions, self.encode([c.ids for c in captions]))
 
     def queries(self, captions: Sequence[Tokens], words: Sequence[Tensor]) -> Queries:
-        """The rows that phrases own, from one vector a word piece."""
-        rows, counts, sizes = [], [], []
+        """The queries of phrases, from one vector per word piece."""
+        rows: list[Tensor] = []
+        counts: list[int] = []
+        sizes: list[int] = []
         for caption, vectors in zip(captions, words, strict=True):
+            before = sum(sizes)
             for pieces in caption.pieces:
-                phrase = vectors[list(pieces)]  # (words, C_r)
+                phrase = vectors[list(pieces)]  # (pieces, C_r)
                 rows.append(phrase if self.query == "word" else phrase.mean(0, keepdim=True))
                 sizes.append(len(rows[-1]))
-            counts.append(sum(sizes[len(sizes) - len(caption.pieces) :]) if caption.pieces else 0)
-        vectors = torch.cat(rows) if rows else self.empty()
-        return Queries(vectors, tuple(counts), tuple(sizes))
+            counts.append(sum(sizes) - before)
+        R = torch.cat(rows) if rows else self.empty()
+        return Queries(R, tuple(counts), tuple(sizes))
 
     def encode(self, captions: Sequence[Sequence[int]]) -> list[Tensor]:
-        """One vector a word piece; each from the window in which it stands most central."""
+        """One vector per word piece, each from the window in which it is most central."""
         windows: list[Sequence[int]] = []
-        places: list[list[tuple[int, int]]] = []  # of each piece: window, position in it
+        places: list[tuple[list[int], list[int]]] = []  # of each caption's pieces: window, position in it
         for ids in captions:
             starts = window_starts(len(ids), self.window)
-            centres = [start + min(self.window, len(ids)) / 2 for start in starts]
-            best = [min(range(len(starts)), key=lambda w, i=i: abs(centres[w] - i)) for i in range(len(ids))]  # type: ignore[misc]
-            places.append([(len(windows) + w, 1 + i - starts[w]) for i, w in enumerate(best)])
+            best = [_most_central(i, starts, min(self.window, len(ids))) for i in range(len(ids))]
+            positions = [1 + i - starts[w] for i, w in enumerate(best)]
+            places.append(([len(windows) + w for w in best], positions))
             windows += [ids[start : start + self.window] for start in starts]
-        hidden = self.run(windows)  # (W, T, C_r)
-        return [
-            hidden[[w for w, _ in place], [p for _, p in place]] if place else self.empty()
-            for place in places
-        ]
+        hidden = self.run(windows)  # (windows, pieces, C_r)
+        return [hidden[place] if place[0] else self.empty() for place in places]
 
     def run(self, windows: Sequence[Sequence[int]]) -> Tensor:
-        """Last hidden states of [CLS] ids [SEP], padded to the longest window."""
+        """The last hidden states of [CLS] ids [SEP], padded to the longest window."""
         cls, sep, pad = (getattr(self.tokenizer, f"{name}_token_id") for name in ("cls", "sep", "pad"))
         longest = max(len(ids) for ids in windows) + 2
         table = [[cls, *ids, sep, *[pad] * (longest - 2 - len(ids))] for ids in windows]
@@ -142,18 +142,12 @@ class TextEncoder(nn.Module):
         return self.bert(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
 
     def empty(self) -> Tensor:
+        """No vectors, (0, C_r)."""
         return next(self.bert.parameters()).new_zeros(0, self.channels)
 
 
-def check_complete(report: dict[str, Any], source: str) -> None:
-    """Refuse tensors that a source does not hold and that would stay at random."""
-    absent = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
-    if absent:
-        raise InputError(f"{source} lacks {len(absent)} tensors of its text encoder, {absent[0]} among them")
-
-
 def window_starts(length: int, window: int) -> list[int]:
-    """Windows that overlap by half and together cover all pieces."""
+    """Starts of windows that overlap by half, the last one at the end of the caption."""
     if length <= window:
         return [0]
     step = window // 2
@@ -161,13 +155,27 @@ def window_starts(length: int, window: int) -> list[int]:
     return [*starts, length - window]
 
 
-def resolve(source: str) -> str:
-    """The folder or hub name behind a source; of a package the folder `model`, found without importing it."""
-    if not source.startswith(PACKAGE):
+def resolve_source(source: str) -> str:
+    """The folder or hub name of a source; for a package its folder `model`, found without importing it."""
+    if not source.startswith(PACKAGE_PREFIX):
         return str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else source
-    name = source.removeprefix(PACKAGE)
+    name = source.removeprefix(PACKAGE_PREFIX)
     spec = importlib.util.find_spec(name) if name.isidentifier() else None
     folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
     if folder is None or not folder.is_dir():
         raise InputError(f"the text encoder package {name} is not installed: pip install {name}")
     return str(folder)
+
+
+def _most_central(piece: int, starts: Sequence[int], window: int) -> int:
+    """The number of the window whose centre is nearest to a piece."""
+    return min(range(len(starts)), key=lambda w: abs(starts[w] + window / 2 - piece))
+
+
+def _check_complete(report: dict[str, Any], source: str) -> None:
+    """Refuse a source that lacks tensors, which would stay random."""
+    missing = sorted(report["missing_keys"]) + sorted(str(key) for key in report["mismatched_keys"])
+    if missing:
+        raise InputError(
+            f"{source} lacks {len(missing)} tensors of its text encoder, {missing[0]} among them"
+        )

@@ -27,8 +27,8 @@ from ppmn.config import ModelConfig, TrainConfig
 from ppmn.data.narratives import Narrative
 from ppmn.errors import InputError
 from ppmn.model import folder as weights
-from ppmn.model.dinov2 import Dinov2FPN
-from ppmn.model.losses import RoundLoss, ppm_losses, total
+from ppmn.model.dinov2 import DINOv2FPN
+from ppmn.model.losses import RoundLoss, ppm_losses, total_loss
 from ppmn.model.network import PPMN
 from ppmn.training.dataset import (
     Bad,
@@ -117,7 +117,7 @@ def start(config: TrainConfig, init: Path | None) -> PPMN:
     else:
         model = weights.build_model(config.model)
     model.get_submodule("image_encoder").requires_grad_(config.lr_image > 0)
-    if isinstance(model.image_encoder, Dinov2FPN):
+    if isinstance(model.image_encoder, DINOv2FPN):
         if config.lr_image > 0 and not model.image_encoder.config.trainable_blocks:
             raise InputError("lr_image is above 0, but model.image.trainable_blocks is 0")
         model.image_encoder.vit.requires_grad_(False)
@@ -249,7 +249,7 @@ class Trainer:
         for number, (part, truth) in enumerate(zip(parts, truths, strict=True), 1):
             with self.exchange(number == len(parts)):
                 losses = self.losses(part, truth, pixels, rows)
-                (total(losses) * times).backward()
+                (total_loss(losses) * times).backward()
             bce += sum(float(loss.bce.detach()) for loss in losses)
             dice += sum(float(loss.dice.detach()) for loss in losses)
         bce, dice = (

