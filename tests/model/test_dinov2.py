@@ -1,4 +1,4 @@
-"""The compact image encoder: frozen transformer, trained pyramid."""
+"""The compact image encoder: a frozen transformer and a trained pyramid."""
 
 import hashlib
 from dataclasses import replace
@@ -9,14 +9,14 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from support.models import bert_folder, small_config, small_ppmn
+from support.models import bert_folder, random_images, small_config, small_ppmn
 
 from bench.compact import opened
 from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import Grounder
 from ppmn.model import folder as weights
-from ppmn.model.dinov2 import ROWS, WEIGHTS, Dinov2FPN, attend
+from ppmn.model.dinov2 import DINOV2_WEIGHTS, QUERY_CHUNK, DINOv2FPN, attend
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ValidSizes
 from ppmn.presets import PRESETS
@@ -30,36 +30,31 @@ IMAGE = DINOv2Config(channels=32, layers=(6, 12))
 
 
 @pytest.fixture(scope="module")
-def encoder() -> Dinov2FPN:
+def encoder() -> DINOv2FPN:
     torch.manual_seed(0)
-    return Dinov2FPN(IMAGE).eval()
+    return DINOv2FPN(IMAGE).eval()
 
 
-def photos(*sizes: tuple[int, int]) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    return [torch.randint(0, 256, (3, *size), generator=generator, dtype=torch.uint8) for size in sizes]
-
-
-def test_the_shipped_weights_are_the_converted_ones() -> None:
-    digest = hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+def test_sha256_of_the_shipped_weights() -> None:
+    digest = hashlib.sha256(DINOV2_WEIGHTS.read_bytes()).hexdigest()
     assert digest == "7d0e282f5e60f4e84b96ae3b0e902b85620fd92f6446dca2f92d94b9e74051b0"
 
 
-@pytest.mark.parametrize("tuned", [0, 3, 12])
-def test_a_batch_equals_its_singles(tuned: int) -> None:
-    encoder = Dinov2FPN(replace(IMAGE, trainable_blocks=tuned)).eval()
-    pictures = photos((56, 84), (56, 84), (84, 56))
+@pytest.mark.parametrize("blocks", [0, 3, 12])
+def test_batch_equals_singles(blocks: int) -> None:
+    encoder = DINOv2FPN(replace(IMAGE, trainable_blocks=blocks)).eval()
+    images = random_images((56, 84), (56, 84), (84, 56))
     with torch.no_grad():
-        together = encoder(pictures)
-        for row, picture in enumerate(pictures):
-            for level, alone in zip(together.levels, encoder([picture]).levels, strict=True):
+        together = encoder(images)
+        for row, image in enumerate(images):
+            for level, alone in zip(together.levels, encoder([image]).levels, strict=True):
                 _, _, height, width = alone.shape
                 assert torch.allclose(level[row, :, :height, :width], alone[0], atol=1e-4)
     assert together.valid_sizes == ValidSizes(((2, 3), (2, 3), (3, 2)), stride=8)
 
 
-@pytest.mark.parametrize("tokens", [1, ROWS, 2 * ROWS + 3])
-def test_attention_in_bfloat16_is_attention(encoder: Dinov2FPN, tokens: int) -> None:
+@pytest.mark.parametrize("tokens", [1, QUERY_CHUNK, 2 * QUERY_CHUNK + 3])
+def test_bfloat16_attention_is_near_float32_attention(encoder: DINOv2FPN, tokens: int) -> None:
     torch.manual_seed(3)
     query, key, value = torch.randn(3, 2, 6, tokens, 64).bfloat16()
     with torch.no_grad():
@@ -69,63 +64,63 @@ def test_attention_in_bfloat16_is_attention(encoder: Dinov2FPN, tokens: int) -> 
     assert torch.allclose(ours.float(), wanted.transpose(1, 2), atol=0.03)
 
 
-def test_bfloat16_changes_little(encoder: Dinov2FPN) -> None:
-    pictures = photos((56, 84), (84, 56))
+def test_bfloat16_encoding_is_near_float32_encoding(encoder: DINOv2FPN) -> None:
+    images = random_images((56, 84), (84, 56))
     with torch.inference_mode():
-        exact = encoder(pictures)
+        exact = encoder(images)
         with torch.autocast("cpu", torch.bfloat16):
-            rounded = encoder(pictures).float()
+            rounded = encoder(images).float()
     assert rounded.valid_sizes == exact.valid_sizes
     for level, wanted in zip(rounded.levels, exact.levels, strict=True):
         assert level.dtype == torch.float32
         assert (level - wanted).norm() < 0.05 * wanted.norm()
 
 
-def test_a_look_is_in_bfloat16_only_where_the_processor_has_it(
+def test_bfloat16_only_where_the_processor_supports_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = small_ppmn(bert_folder(tmp_path / "bert"))
-    photo, caption = Image.linear_gradient("L").resize((90, 60)), "a red ball on the grass"
-    exact = Grounder(model, device="cpu").ground(photo, caption)
-    model.config = replace(model.config, image=replace(model.config.image, precision="bfloat16"))
+    image, caption = Image.linear_gradient("L").resize((90, 60)), "a red ball on the grass"
+    exact = Grounder(model, device="cpu").ground(image, caption)
+    model.config = replace(model.config, image=DINOv2Config(precision="bfloat16"))
     for abilities, same in (({}, True), ({"avx512_bf16": True}, False)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda abilities=abilities: abilities, False)
-        for wanted, found in zip(exact, Grounder(model, device="cpu").ground(photo, caption), strict=True):
+        for wanted, found in zip(exact, Grounder(model, device="cpu").ground(image, caption), strict=True):
             assert np.array_equal(found.map, wanted.map) is same
             assert abs(found.map - wanted.map).mean() < 0.03
 
 
-def test_its_levels_are_a_pyramid(encoder: Dinov2FPN) -> None:
+def test_sizes_of_the_pyramid(encoder: DINOv2FPN) -> None:
     with torch.no_grad():
-        levels = encoder(photos((56, 84))).levels
+        levels = encoder(random_images((56, 84))).levels
     assert [tuple(level.shape[1:]) for level in levels] == [(32, 16, 24), (32, 8, 12), (32, 4, 6), (32, 2, 3)]
-    assert encoder.values(56, 84) == 2 * 384 * 4 * 6
+    assert encoder.feature_count(56, 84) == 2 * 384 * 4 * 6
 
 
-@pytest.mark.parametrize("tuned", [1, 3, 6, 8, 12])
-def test_what_is_tuned_changes_nothing_before_it_is_trained(encoder: Dinov2FPN, tuned: int) -> None:
-    apart = Dinov2FPN(replace(IMAGE, trainable_blocks=tuned)).eval()
+@pytest.mark.parametrize("blocks", [1, 3, 6, 8, 12])
+def test_trainable_blocks_change_nothing_before_training(encoder: DINOv2FPN, blocks: int) -> None:
+    apart = DINOv2FPN(replace(IMAGE, trainable_blocks=blocks)).eval()
     apart.load_state_dict(encoder.state_dict())
-    (picture,) = photos((56, 84))
+    (image,) = random_images((56, 84))
     with torch.no_grad():
-        (kept,) = apart.features([picture])
+        (kept,) = apart.features([image])
         assert sum(value.numel() for value in kept.values()) == apart.feature_count(56, 84)
-        for level, mine in zip(encoder([picture]).levels, apart.pyramid([kept]).levels, strict=True):
+        for level, mine in zip(encoder([image]).levels, apart.pyramid([kept]).levels, strict=True):
             assert torch.allclose(level, mine, atol=1e-5)
     with pytest.raises(InputError, match="trainable_blocks"):
-        replace(IMAGE, trainable_blocks=tuned, layers=(6,))
+        replace(IMAGE, trainable_blocks=blocks, layers=(6,))
     with pytest.raises(InputError, match="trainable_blocks"):
         DINOv2Config(trainable_blocks=13)
 
 
 @pytest.mark.parametrize("size", [(1, 1), (480, 640), (640, 480), (3000, 200), (37, 1900)])
-def test_images_are_resized_to_multiples_of_two_patches(encoder: Dinov2FPN, size: tuple[int, int]) -> None:
+def test_images_are_resized_to_multiples_of_two_patches(encoder: DINOv2FPN, size: tuple[int, int]) -> None:
     height, width = Preprocess(56, 84, encoder.multiple).size(*size)
     assert height % 28 == width % 28 == 0 and min(height, width) >= 28
     assert encoder.padded_size(height, width) == (height, width)
 
 
-def test_only_what_was_trained_is_stored(tmp_path: Path) -> None:
+def test_frozen_weights_are_not_stored(tmp_path: Path) -> None:
     config = replace(small_config(bert_folder(tmp_path / "bert")), image=IMAGE)
     model = weights.build_model(config)
     weights.save_model(model, tmp_path / "model")
@@ -133,14 +128,14 @@ def test_only_what_was_trained_is_stored(tmp_path: Path) -> None:
     assert not [name for name in stored if name.startswith("image_encoder.vit.")]
     assert [name for name in stored if name.startswith("image_encoder.adapter.")]
     again = weights.load_model(tmp_path / "model")
-    assert again.config.image.sha256 == hashlib.sha256(WEIGHTS.read_bytes()).hexdigest()
+    assert again.config.image.sha256 == hashlib.sha256(DINOV2_WEIGHTS.read_bytes()).hexdigest()
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
     with pytest.raises(InputError, match="layers"):
         replace(IMAGE, layers=(13,))
 
 
-def test_models_joined_by_a_plus_are_their_mean(text: Path, tmp_path: Path) -> None:
+def test_mean_of_models(text: Path, tmp_path: Path) -> None:
     states = []
     for name in ("a", "b", "c"):
         model = weights.build_model(replace(small_config(text), image=replace(IMAGE, trainable_blocks=1)))
@@ -152,23 +147,22 @@ def test_models_joined_by_a_plus_are_their_mean(text: Path, tmp_path: Path) -> N
         assert torch.allclose(value, sum(state[name] for state in states) / 3, atol=1e-6), name
 
 
-def test_kept_tokens_serve_every_pyramid_but_no_other_size(encoder: Dinov2FPN) -> None:
+def test_fingerprint_of_cached_tokens(encoder: DINOv2FPN) -> None:
     mine = fingerprint(*encoder.frozen_part())
-    assert fingerprint(*Dinov2FPN(replace(IMAGE, channels=64)).frozen_part()) == mine
-    later = Dinov2FPN(replace(IMAGE, trainable_blocks=3))
+    assert fingerprint(*DINOv2FPN(replace(IMAGE, channels=64)).frozen_part()) == mine
+    later = DINOv2FPN(replace(IMAGE, trainable_blocks=3))
     kept = fingerprint(*later.frozen_part())
     with torch.no_grad():
         later.vit.encoder.layer[9].norm1.weight.add_(1)
-    assert fingerprint(*later.frozen_part()) == kept != mine  # what is trained does not count
-    for change in ({"short": 84}, {"layers": (12,)}):
-        assert fingerprint(*Dinov2FPN(replace(IMAGE, **change)).frozen_part()) != mine
+    assert fingerprint(*later.frozen_part()) == kept != mine  # trained blocks are no part of it
+    assert fingerprint(*DINOv2FPN(replace(IMAGE, layers=(12,))).frozen_part()) != mine
 
 
-@pytest.mark.parametrize("tuned", [0, 2])
-def test_it_is_trained_on_kept_tokens(scenes: Path, text: Path, tmp_path: Path, tuned: int) -> None:
-    model = replace(small_config(text), image=replace(IMAGE, trainable_blocks=tuned))
+@pytest.mark.parametrize("blocks", [0, 2])
+def test_training_on_cached_tokens(scenes: Path, text: Path, tmp_path: Path, blocks: int) -> None:
+    model = replace(small_config(text), image=replace(IMAGE, trainable_blocks=blocks))
     quick = {"batch_size": 4, "workers": 0, "validation_fraction": 0.0, "max_grad_norm": 0.0, "warmup": 0}
-    config = replace(PRESETS["compact"](), model=model, lr_image=1e-4 if tuned else 0.0, **quick)
+    config = replace(PRESETS["compact"](), model=model, lr_image=1e-4 if blocks else 0.0, **quick)
     losses = []
     for cache in (None, tmp_path / "cache", tmp_path / "cache"):
         torch.manual_seed(0)
@@ -184,21 +178,21 @@ def test_it_is_trained_on_kept_tokens(scenes: Path, text: Path, tmp_path: Path, 
         losses.append(run.step(items, 10)["loss"])
         after = network.image_encoder.state_dict()
         changed = {name for name, value in before.items() if not torch.equal(value, after[name])}
-        last = tuple(f"vit.encoder.layer.{11 - n}." for n in range(tuned))
+        last = tuple(f"vit.encoder.layer.{11 - n}." for n in range(blocks))
         assert changed and all(name.startswith(("adapter.", *last)) for name in changed)
-        assert all(any(name.startswith(block) for name in changed) for block in last)
+        assert all(any(name.startswith(prefix) for name in changed) for prefix in last)
         weights.save_model(network, tmp_path / "model", half=True)
         stored = load_file(tmp_path / "model" / "model.safetensors")
         assert {name for name in stored if ".vit." in name} == {
             f"image_encoder.{n}" for n in changed if "vit" in n
         }
         assert all(value.dtype == torch.float16 for value in stored.values())
-        assert weights.load_model(tmp_path / "model").config.image.trainable_blocks == tuned
+        assert weights.load_model(tmp_path / "model").config.image.trainable_blocks == blocks
     assert losses[1] == losses[2]
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
 
 
-def test_a_rate_without_blocks_is_refused(text: Path) -> None:
+def test_learning_rate_without_trainable_blocks_is_refused(text: Path) -> None:
     model = replace(small_config(text), image=IMAGE)
     with pytest.raises(InputError, match="trainable_blocks"):
         start(replace(PRESETS["compact"](), model=model, lr_image=1e-4), None)

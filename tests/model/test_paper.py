@@ -1,4 +1,4 @@
-"""The wiring `paper` against the printed equations, written out here in NumPy at double precision."""
+"""The variant "paper" against the paper's equations, written out here in NumPy at double precision."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from ppmn.config import ModelConfig
-from ppmn.model.losses import ppm_losses, total
+from ppmn.model.losses import ppm_losses, total_loss
 from ppmn.model.network import Head, Maps
 from ppmn.model.pyramid import Pyramid, ValidSizes
 from ppmn.presets import paper
@@ -32,7 +32,7 @@ def norm(x: Array, w: Weights, name: str) -> Array:
 
 
 def group_norm(x: Array, w: Weights, name: str) -> Array:
-    """GN with 32 groups of channels, over all pixels of one photo (C, H, W)."""
+    """GN with 32 groups of channels, over all pixels of one image (C, H, W)."""
     groups = x.reshape(32, -1)
     centred = groups - groups.mean(1, keepdims=True)
     normal = (centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5)).reshape(x.shape)
@@ -45,7 +45,7 @@ def linear(x: Array, w: Weights, name: str) -> Array:
 
 
 def max_pool(H: Array, S: int) -> list[tuple[int, int]]:
-    """The best pixel of each cell of the grid; more cells along the longer side."""
+    """The highest pixel of each cell of a grid, with more cells along the longer side."""
     height, width = H.shape
     few, many = GRIDS[S]
     rows, columns = (few, many) if width >= height else (many, few)
@@ -93,7 +93,7 @@ AGGREGATE: dict[str, Callable[[Array, Array, Weights, str], Array]] = {"mca": mc
 
 
 def equations(F: Array, R: Array, w: Weights, config: ModelConfig) -> tuple[list[Array], list[Array]]:
-    """Maps of every round and their pixels (N, S, 2) for one photo's F (C_v, H, W) and phrases R (N, C_r)."""
+    """Maps of every round and their pixels (N, S, 2) for one image's F (C_v, H, W) and phrases R (N, C_r)."""
     F_hat = np.einsum("vhw,cv->chw", F, w["project_pixels.0.conv.weight"][..., 0, 0])  # F W1
     R = R @ w["project_phrases.weight"].T  # R W2
     maps, chosen = [np.einsum("nc,chw->nhw", R, F_hat)], []
@@ -125,33 +125,33 @@ def case(**changes: Any) -> tuple[Head, ModelConfig]:
     torch.manual_seed(3)
     head = Head(CHANNELS_V, CHANNELS_R, config).double()
     with torch.no_grad():
-        for parameter in head.parameters():  # norms and biases too: none may be missed
+        for parameter in head.parameters():  # norms and biases too
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     return head, config
 
 
 def run(
-    head: Head, cells: list[tuple[int, int]], counts: list[int]
+    head: Head, sizes: list[tuple[int, int]], counts: list[int]
 ) -> tuple[Maps, torch.Tensor, torch.Tensor]:
-    """Maps of a batch of photos of different sizes, with the F and R that they came from."""
-    height, width = max(h for h, _ in cells), max(w for _, w in cells)
+    """Maps of a batch of images of different sizes, with the F and R that they came from."""
+    height, width = max(h for h, _ in sizes), max(w for _, w in sizes)
     p2, p3, p4, p5 = (
-        torch.randn(len(cells), CHANNELS_V, height * s, width * s, dtype=torch.float64) for s in (8, 4, 2, 1)
+        torch.randn(len(sizes), CHANNELS_V, height * s, width * s, dtype=torch.float64) for s in (8, 4, 2, 1)
     )
     R, seen = torch.randn(sum(counts), CHANNELS_R, dtype=torch.float64), []
     handle = head.neck.register_forward_hook(lambda *args: seen.append(args[2]))
     with torch.no_grad():
-        maps = head(Pyramid((p2, p3, p4, p5), ValidSizes(tuple(cells), stride=8)), R, counts)
+        maps = head(Pyramid((p2, p3, p4, p5), ValidSizes(tuple(sizes), stride=8)), R, counts)
     handle.remove()
     return maps, seen[0], R
 
 
-def check(head: Head, config: ModelConfig, cells: list[tuple[int, int]], counts: list[int]) -> None:
-    maps, F, R = run(head, cells, counts)
+def check(head: Head, config: ModelConfig, sizes: list[tuple[int, int]], counts: list[int]) -> None:
+    maps, F, R = run(head, sizes, counts)
     w = {name: tensor.numpy() for name, tensor in head.state_dict().items()}
     rows = R.split(counts)
     assert len(maps.H) == config.rounds + 1
-    for b, (height, width) in enumerate((4 * h, 4 * v) for h, v in cells):
+    for b, (height, width) in enumerate((4 * h, 4 * v) for h, v in sizes):
         if not counts[b]:
             continue
         expected, chosen = equations(F[b, :, :height, :width].numpy(), rows[b].numpy(), w, config)
@@ -167,16 +167,16 @@ def check(head: Head, config: ModelConfig, cells: list[tuple[int, int]], counts:
 
 @pytest.mark.parametrize("aggregation", ["mca", "mutan", "sk"])
 @pytest.mark.parametrize("S", [0, 12])
-def test_every_round_is_as_printed(aggregation: str, S: int) -> None:
+def test_rounds_equal_the_equations(aggregation: str, S: int) -> None:
     head, config = case(aggregation=aggregation, pixels=S)
     check(head, config, [(3, 5), (4, 2)], [3, 4])
 
 
 @pytest.mark.parametrize("S", [100, 200, 300])
-@pytest.mark.parametrize("cells", [(4, 6), (6, 4), (2, 2)], ids=str)
-def test_pixels_are_pooled_on_the_fixed_grids(S: int, cells: tuple[int, int]) -> None:
+@pytest.mark.parametrize("sizes", [(4, 6), (6, 4), (2, 2)], ids=str)
+def test_pixels_are_pooled_on_fixed_grids(S: int, sizes: tuple[int, int]) -> None:
     head, config = case(pixels=S, rounds=2)
-    check(head, config, [cells], [2])
+    check(head, config, [sizes], [2])
 
 
 @pytest.mark.parametrize("L", [0, 1, 4])
@@ -185,20 +185,20 @@ def test_any_number_of_rounds(L: int) -> None:
     check(head, config, [(3, 4)], [2])
 
 
-def test_a_photo_without_phrases() -> None:
+def test_image_without_phrases() -> None:
     head, config = case()
     check(head, config, [(3, 4), (2, 2), (3, 3)], [2, 0, 1])
 
 
 @pytest.mark.parametrize("aggregation", ["mca", "mutan", "sk"])
-@pytest.mark.parametrize("wiring, selection", [("paper", "maxpool"), ("released", "topk")])
-def test_a_batch_without_phrases(wiring: str, selection: str, aggregation: str) -> None:
-    head, _ = case(variant=wiring, selection=selection, aggregation=aggregation)
+@pytest.mark.parametrize("variant, selection", [("paper", "maxpool"), ("released", "topk")])
+def test_batch_without_phrases(variant: str, selection: str, aggregation: str) -> None:
+    head, _ = case(variant=variant, selection=selection, aggregation=aggregation)
     maps, _, _ = run(head, [(3, 4)], [0])
     assert [tuple(H.shape) for H in maps.H] == [(0, 12, 16)] * 4
 
 
-def test_the_loss_is_as_printed() -> None:
+def test_loss_equals_the_equations() -> None:
     config = replace(paper().model, rounds=2)
     torch.manual_seed(0)
     maps = [torch.randn(3, 6, 7, dtype=torch.float64) for _ in range(3)]
@@ -208,4 +208,4 @@ def test_the_loss_is_as_printed() -> None:
         M, y = 1 / (1 + np.exp(-H.numpy())), Y.numpy()
         expected -= (y * np.log(M) + (1 - y) * np.log(1 - M)).mean()
         expected += (1 - 2 * (M * y).sum((1, 2)) / (M.sum((1, 2)) + y.sum((1, 2)))).mean()
-    assert total(ppm_losses(maps, Y, config)).item() == pytest.approx(expected, abs=1e-12)
+    assert total_loss(ppm_losses(maps, Y, config)).item() == pytest.approx(expected, abs=1e-12)

@@ -1,4 +1,4 @@
-"""The variant "released" against outputs of the authors' code, for every fixture folder under PPMN_FIXTURES."""
+"""The variant "released" against the authors' code, for every fixture folder under PPMN_FIXTURES."""
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise

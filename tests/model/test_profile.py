@@ -1,4 +1,4 @@
-"""The counts of `ppmn profile` against those measured of the authors' code, and against a real run."""
+"""The counts of `ppmn profile` against measurements of the authors' code, and against a real run."""
 
 from pathlib import Path
 
@@ -9,7 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ppmn.cli import main
 from ppmn.config import ModelConfig
-from ppmn.model.profile import Row, claims, profile, released_head_costs, shapes
+from ppmn.model.folder import save_model
+from ppmn.model.profile import PartCost, claims, encoders_without_weights, profile, released_head_costs
 
 MEASURED = {  # of the authors' code at 800 x 1216, in G multiply-adds
     ("image encoder", 30): 202, ("text encoder", 30): 5.5, ("text encoder", 64): 20.5,
@@ -19,52 +20,53 @@ MEASURED = {  # of the authors' code at 800 x 1216, in G multiply-adds
 
 
 @pytest.fixture(scope="module")
-def rows() -> dict[str, Row]:
+def costs() -> dict[str, PartCost]:
     config = ModelConfig()
-    return {row.part: row for row in profile(config, *shapes(config), (800, 1216), 30, 64)}
+    found = profile(config, *encoders_without_weights(config), (800, 1216), 30, 64)
+    return {part.part: part for part in found.parts}
 
 
-def test_the_released_code_costs_what_was_measured(rows: dict[str, Row]) -> None:
+def test_released_code_costs_what_was_measured(costs: dict[str, PartCost]) -> None:
     for (part, n), cost in MEASURED.items():
-        counted = rows[part].released if n == 30 else rows[part].padded
+        counted = costs[part].released if n == 30 else costs[part].padded
         assert counted / 1e9 == pytest.approx(cost, rel=0.02), part
-    parameters = {part: row.parameters / 1e6 for part, row in rows.items()}
+    parameters = {part: cost.parameters / 1e6 for part, cost in costs.items()}
     head = sum(count for part, count in parameters.items() if not part.endswith("encoder"))
     assert head == pytest.approx(9.40, rel=0.02)
     assert parameters["round 2"] == pytest.approx(1.65, rel=0.02)
     assert parameters["text encoder"] == pytest.approx(252.0 - 142.5, rel=0.02)
 
 
-def test_ours_executes_less_for_the_same_maps(rows: dict[str, Row]) -> None:
-    assert rows["image encoder"].ours == rows["image encoder"].released
-    assert rows["matching"].ours == pytest.approx(rows["matching"].released, rel=1e-6)
+def test_ours_costs_less_than_the_released_code(costs: dict[str, PartCost]) -> None:
+    assert costs["image encoder"].ours == costs["image encoder"].released
+    assert costs["matching"].ours == pytest.approx(costs["matching"].released, rel=1e-6)
     C, S, N = 256, 200, 30
     saved = 2 * N * S * C * C - 2 * N * C * C - 2 * N * S * C * 7  # absorbed projections, wider scores
-    assert rows["round 1"].released - rows["round 1"].ours == pytest.approx(saved, rel=1e-3)
-    assert rows["neck"].ours < 0.75 * rows["neck"].released
+    assert costs["round 1"].released - costs["round 1"].ours == pytest.approx(saved, rel=1e-3)
+    assert costs["neck"].ours < 0.75 * costs["neck"].released
 
 
 @pytest.mark.parametrize(
     "changes", [{}, {"rounds": 0}, {"pixels": 0}, {"variant": "paper", "selection": "maxpool"}], ids=str
 )
-def test_the_parts_add_up_to_a_real_run(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_parts_add_up_to_a_real_run(tmp_path: Path, changes: dict[str, object]) -> None:
     model = small_ppmn(bert_folder(tmp_path), **changes)
-    photo, tokens = (
+    image, tokens = (
         torch.zeros(3, 64, 96, dtype=torch.uint8),
         model.text_encoder.tokenize("a red dog", [(2, 9)]),
     )
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        model.image_encoder([photo])
-        model.head(model.image_encoder([photo]), model.text_encoder([tokens]).vectors, [2])
+        model.image_encoder([image])
+        model.head(model.image_encoder([image]), model.text_encoder([tokens]).vectors, [2])
     meta = model.to("meta")
-    rows = profile(model.config, meta.image_encoder, meta.text_encoder.bert, (64, 96), 2, 5)
-    once = {row.part: row.ours for row in rows}
+    found = profile(model.config, meta.image_encoder, meta.text_encoder.bert, (64, 96), 2, 5)
+    once = {part.part: part.ours for part in found.parts}
     counted = sum(once.values()) + once["image encoder"]
     attention = once["text encoder"] * 0.1  # not counted on every processor
     assert 2 * counted == pytest.approx(counter.get_total_flops(), abs=2 * attention)
 
 
-def test_claims_are_of_one_round_and_thirty_rows() -> None:
+def test_claims_are_of_one_round_and_thirty_queries() -> None:
     costs = released_head_costs((100, 152), 30)
     assert costs["matching"] == pytest.approx(1.14e9, rel=0.02)
     assert costs["round 1"] == pytest.approx(2.03e9, rel=0.05)
@@ -72,12 +74,12 @@ def test_claims_are_of_one_round_and_thirty_rows() -> None:
     assert "5.84 G" in claims()
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["profile", "--size", "64x96", "--phrases", "3", "--preset", "paper"]) == 0
     said = capsys.readouterr().out
     assert "round 3" in said
     assert "2.03 GFLOPs claimed, 1.946 G counted" in said
-    small_ppmn(bert_folder(tmp_path / "bert"), rounds=1).save_pretrained(tmp_path / "model")
+    save_model(small_ppmn(bert_folder(tmp_path / "bert"), rounds=1), tmp_path / "model")
     assert main(["profile", "--model", str(tmp_path / "model"), "--size", "64x96"]) == 0
     said = capsys.readouterr().out
     assert "round 1" in said
@@ -87,3 +89,13 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
     assert main(["profile", "--phrases", "0"]) == 2
     with pytest.raises(SystemExit):
         main(["profile", "--size", "800"])
+
+
+@pytest.mark.parametrize("model", [["--model", "compact"], ["--preset", "compact"]], ids=str)
+def test_size_is_rounded_to_what_the_encoder_accepts(
+    capsys: pytest.CaptureFixture[str], model: list[str]
+) -> None:
+    assert main(["profile", *model, "--size", "600x800"]) == 0
+    assert "588 x 812 pixels" in capsys.readouterr().out
+    assert main(["profile", *model]) == 0
+    assert "812 x 1204 pixels" in capsys.readouterr().out
