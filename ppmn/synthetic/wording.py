@@ -13,7 +13,7 @@ from ppmn.synthetic.regions import Region
 _Option = TypeVar("_Option")
 _DULL = ("black", "grey", "brown")  # often an effect of shade, and named less often
 _NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_COLLECTIVES = {"group", "couple", "number", *templates.GROUP_NOUNS.values()}
+_COLLECTIVES = {"group", "couple", "number", *templates.COLLECTIVE_NOUNS.values()}
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Wording:
         options = [("", 4.0), ("few ", 2.5 if n <= 8 else 0), ("some ", 2)]
         options += [(f"{_NUMBERS[n]} ", 5.0 if n <= 4 else 1.0)] if n < len(_NUMBERS) else []
         options += [("couple of ", 0.5)] if n == 2 else [("group of ", 1.5)]
-        group = templates.GROUP_NOUNS.get(name)
+        group = templates.COLLECTIVE_NOUNS.get(name)
         options += [(f"{group} of ", 1.0)] if n >= 5 and group else []
         options += [("many ", 2), ("number of ", 0.3)] if n >= 7 else []
         return self.choose([o for o, _ in options], [w for _, w in options])
