@@ -111,8 +111,8 @@ def resnet_depth(names: Iterable[str], where: str) -> int:
     for depth, expected in BLOCKS_PER_STAGE.items():
         if blocks == expected and convs == (2 if depth < 50 else 3):
             return depth
-    known = ", ".join(map(str, BLOCKS_PER_STAGE))
-    raise InputError(f"{where} holds a ResNet with {blocks} blocks of {convs}; known are depths {known}")
+    depths = ", ".join(map(str, BLOCKS_PER_STAGE))
+    raise InputError(f"{where} holds a ResNet of {blocks} blocks; supported are the depths {depths}")
 
 
 def bert_name(name: str) -> str | None:

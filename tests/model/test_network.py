@@ -11,14 +11,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import load_file
+from support.benchmark import write_data
 from support.models import random_images, small_config, small_ppmn
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from bench.head import TranscribedHead
+from ppmn.cli import main
 from ppmn.config import DINOv2Config, ModelConfig, ResNetConfig
 from ppmn.convert.key_maps import detectron2_encoder
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import released_size
+from ppmn.model.folder import save_model
 from ppmn.model.lcpa import blur
 from ppmn.model.losses import ppm_losses, total_loss
 from ppmn.model.network import Head
@@ -240,6 +243,23 @@ def test_one_resize_rule_for_every_image_size() -> None:
     assert Preprocess(800, 1333).size(155, 430) == (481, 1333)
     assert released_size(155, 430)[0] == (481, 1333)
     assert Preprocess(800, 1333).size(1, 5000) == (1, 1333)
+
+
+def test_image_of_an_odd_size_under_protocol_ppmn2022(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_data(tmp_path / "data")
+    for file in (*data.rglob("7.jpg"), *data.rglob("7.png")):
+        with Image.open(file) as image:
+            image.resize((430, 155), Image.Resampling.NEAREST).save(file)
+    panoptic = data / "annotations" / "panoptic_val2017.json"
+    panoptic.write_text(
+        panoptic.read_text().replace('"height": 3, "width": 6', '"height": 155, "width": 430')
+    )
+    save_model(small_ppmn(text, short_side=800, long_side=1333, rounds=0), tmp_path / "model")
+    options = ["--data", f"{data}:val2017", "--protocol", "ppmn2022"]
+    assert main(["evaluate", "--model", str(tmp_path / "model"), *options]) == 0
+    assert "ppmn2022" in capsys.readouterr().out
 
 
 def test_configuration_without_a_version_is_read(tmp_path: Path) -> None:
