@@ -14,7 +14,7 @@ from ppmn.phrases.word_lists import (
     COMPOUND_PARTICIPLES,
     DETERMINERS,
     DIRECTIONS,
-    GROUP_NOUNS,
+    MEASURE_NOUNS,
     NOUN_GERUNDS,
     PARTICIPLES,
     PICTURE_NOUNS,
@@ -35,7 +35,7 @@ _TOKEN = re.compile(
     r"|[\w\u0300-\u036f]+(?:[-‐‑][\w\u0300-\u036f]+)*|[^\w\s]",
     re.IGNORECASE,
 )
-# One letter per token: Q amount, M modifier, R adverb of a modifier, N noun, S plural noun, K group noun,
+# One letter per token: Q amount, M modifier, R adverb of a modifier, N noun, S plural noun, K measure noun,
 # O "of", C "and" or comma, D determiner, X anything else.
 _AMOUNT, _MODIFIER, _NOUN = "Q(?:CQ)?", "R?M(?:C{1,2}R?M)*", "(?:[NK]*S|[NK]+)"
 _PHRASE = re.compile(f"(?:(?:[QMNS]*?KO)+(?={_AMOUNT}|{_MODIFIER}|[NKS]))?(?:{_AMOUNT}|{_MODIFIER})*{_NOUN}")
@@ -198,7 +198,7 @@ def _letter(token: Token, before: Token, after: str, follow: str) -> str:  # noq
         return "Q"
     if word in ("of", "and", "or"):
         return "O" if word == "of" else "C"
-    if word in GROUP_NOUNS and after == "of":
+    if word in MEASURE_NOUNS and after == "of":
         return "K"
     sequences = {(before.word, word), (word, after), (before.word, word, after)}
     if word in PRONOUNS | VERBS or sequences & ADVERBIAL_PHRASES:

@@ -12,7 +12,7 @@ AMOUNTS = _words(
 )
 
 # "group of people" and "slice of pizza" are one phrase: the first noun only says how much.
-GROUP_NOUNS = _words(
+MEASURE_NOUNS = _words(
     "group groups couple couples bunch bunches number numbers pair pairs lot lots set sets crowd crowds"
     " row rows herd herds flock flocks line lines series collection variety varieties range dozens"
     " hundreds plenty pile piles stack stacks heap heaps kind kinds type types sort sorts team array"
