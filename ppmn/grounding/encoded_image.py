@@ -58,8 +58,10 @@ class EncodedImage:
             InputError: The caption has no phrase to ground, or the threshold is not between 0 and 1.
 
         Examples:
+            >>> import ppmn
             >>> from PIL import Image
-            >>> encoded = load("compact", device="cpu").encode(Image.new("RGB", (64, 48), "skyblue"))
+            >>> image = Image.new("RGB", (64, 48), "skyblue")
+            >>> encoded = ppmn.load("compact", device="cpu").encode(image)
             >>> encoded.ground("a [blue sky] and [white clouds]")[1].text
             'white clouds'
         """

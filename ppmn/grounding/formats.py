@@ -45,9 +45,11 @@ def save(
             be written.
 
     Examples:
+        >>> import ppmn
         >>> from PIL import Image
-        >>> grounding = load("compact", device="cpu").ground(Image.new("RGB", (64, 48)), "a dog and a cat")
-        >>> [file.name for file in save(grounding, "out", formats=["json", "html"])]
+        >>> image = Image.new("RGB", (64, 48), "skyblue")
+        >>> grounding = ppmn.load("compact", device="cpu").ground(image, "a dog and a cat")
+        >>> [file.name for file in ppmn.save(grounding, "out", formats=["json", "html"])]
         ['grounding.json', 'page.html']
     """
     check_formats(formats)
@@ -84,9 +86,11 @@ def to_coco(grounding: Grounding, *, image_id: int = 1, masks: bool = True) -> d
         The content of the file, ready for `json.dump`.
 
     Examples:
+        >>> import ppmn
         >>> from PIL import Image
-        >>> grounding = load("compact", device="cpu").ground(Image.new("RGB", (64, 48)), "a dog and a cat")
-        >>> [annotation["text"] for annotation in to_coco(grounding)["annotations"]]
+        >>> image = Image.new("RGB", (64, 48), "skyblue")
+        >>> grounding = ppmn.load("compact", device="cpu").ground(image, "a dog and a cat")
+        >>> [annotation["text"] for annotation in ppmn.to_coco(grounding)["annotations"]]
         ['dog', 'cat']
     """
     categories = _categories(grounding)
@@ -133,9 +137,11 @@ def to_panoptic(grounding: Grounding, *, image_id: int = 1) -> tuple[Image.Image
         The PNG, whose colours are segment ids (R + 256 G + 65536 B), and the content of the JSON file.
 
     Examples:
+        >>> import ppmn
         >>> from PIL import Image
-        >>> grounding = load("compact", device="cpu").ground(Image.new("RGB", (64, 48)), "a dog and a cat")
-        >>> png, annotation = to_panoptic(grounding)
+        >>> image = Image.new("RGB", (64, 48), "skyblue")
+        >>> grounding = ppmn.load("compact", device="cpu").ground(image, "a dog and a cat")
+        >>> png, annotation = ppmn.to_panoptic(grounding)
         >>> png.size, annotation["annotations"][0]["file_name"]
         ((64, 48), 'panoptic.png')
     """
@@ -195,8 +201,9 @@ def to_supervision(grounding: Grounding) -> Any:
         InputError: supervision is not installed, or the dense masks would take more than 2 GB.
 
     Examples:
-        >>> grounding = load("compact").ground("photo.jpg", "a dog and a cat")  # doctest: +SKIP
-        >>> to_supervision(grounding).data["class_name"]  # doctest: +SKIP
+        >>> import ppmn
+        >>> grounding = ppmn.load("compact").ground("photo.jpg", "a dog and a cat")  # doctest: +SKIP
+        >>> ppmn.to_supervision(grounding).data["class_name"]  # doctest: +SKIP
         array(['dog', 'cat'], dtype='<U3')
     """
     try:

@@ -40,8 +40,8 @@ def load(name_or_folder: str | Path = "compact", *, device: str | None = None) -
         InputError: There is no such model, its files do not fit together, or the device cannot be used.
 
     Examples:
-        >>> grounder = load("compact", device="cpu")
-        >>> grounder.name
+        >>> import ppmn
+        >>> ppmn.load("compact", device="cpu").name
         'compact'
     """
     folder = model_folder(name_or_folder)
@@ -60,8 +60,9 @@ class Grounder:
         InputError: The device cannot be used.
 
     Examples:
+        >>> import ppmn
         >>> from PIL import Image
-        >>> grounder = load("compact", device="cpu")
+        >>> grounder = ppmn.load("compact", device="cpu")
         >>> grounding = grounder.ground(Image.new("RGB", (64, 48), "skyblue"), "The sky above a house.")
         >>> [phrase.text for phrase in grounding]
         ['sky', 'house']
@@ -98,8 +99,10 @@ class Grounder:
             InputError: The image cannot be read.
 
         Examples:
-            >>> encoded = load("compact", device="cpu").encode("photo.jpg")  # doctest: +SKIP
-            >>> encoded.ground("Two dogs on the grass.")[0].text  # doctest: +SKIP
+            >>> import ppmn
+            >>> from PIL import Image
+            >>> encoded = ppmn.load("compact", device="cpu").encode(Image.new("RGB", (64, 48)))
+            >>> encoded.ground("Two dogs on the grass.")[0].text
             'Two dogs'
         """
         return next(self._encode([image]))
@@ -115,6 +118,13 @@ class Grounder:
 
         Raises:
             InputError: One of the images cannot be read.
+
+        Examples:
+            >>> import ppmn
+            >>> from PIL import Image
+            >>> images = [Image.new("RGB", (64, 48)), Image.new("RGB", (32, 32))]
+            >>> [encoded.image.size for encoded in ppmn.load("compact", device="cpu").encode_batch(images)]
+            [(64, 48), (32, 32)]
         """
         return list(self._encode(images))
 
@@ -143,6 +153,14 @@ class Grounder:
 
         Raises:
             InputError: The image cannot be read, or the caption has no phrase to ground.
+
+        Examples:
+            >>> import ppmn
+            >>> from PIL import Image
+            >>> grounder = ppmn.load("compact", device="cpu")
+            >>> grounding = grounder.ground(Image.new("RGB", (64, 48)), "two dogs", spans=[(4, 8)])
+            >>> grounding[0].text, grounding[0].mask.shape
+            ('dogs', (48, 64))
         """
         return self.encode(image).ground(
             caption, threshold=threshold, spans=spans, keep_rounds=keep_rounds, all_phrases=all_phrases
@@ -173,6 +191,14 @@ class Grounder:
 
         Raises:
             InputError: The numbers differ, an image cannot be read, or a caption has no phrase to ground.
+
+        Examples:
+            >>> import ppmn
+            >>> from PIL import Image
+            >>> images = [Image.new("RGB", (64, 48)), Image.new("RGB", (32, 32))]
+            >>> grounder = ppmn.load("compact", device="cpu")
+            >>> [len(grounding) for grounding in grounder.ground_batch(images, ["a dog", "a cat on grass"])]
+            [1, 2]
         """
         if isinstance(captions, str) or len(captions) != len(images):
             given = "one text" if isinstance(captions, str) else str(len(captions))

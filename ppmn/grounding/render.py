@@ -53,9 +53,11 @@ def overlay(
         The picture; small masks lie on top of large ones.
 
     Examples:
+        >>> import ppmn
         >>> from PIL import Image
-        >>> grounding = load("compact", device="cpu").ground(Image.new("RGB", (64, 48)), "a dog and a cat")
-        >>> overlay(grounding, max_side=32).size
+        >>> image = Image.new("RGB", (64, 48), "skyblue")
+        >>> grounding = ppmn.load("compact", device="cpu").ground(image, "a dog and a cat")
+        >>> ppmn.overlay(grounding, max_side=32).size
         (32, 24)
     """
     image = shrink(grounding.image, max_side)
@@ -78,7 +80,7 @@ def overlay(
             x, y, width, height = box
             corners = (x, y, x + width - 1, y + height - 1)
             ImageDraw.Draw(image).rectangle(corners, outline=color(n), width=max(2, font_size // 6))
-        at = box[:2] if boxes else label_point(phrase, geometry)
+        at = box[:2] if boxes else _label_point(phrase, geometry)
         _draw_label(image, at, f"{n + 1} {phrase.text}", color(n), font_size, taken)
     return image
 
@@ -106,18 +108,6 @@ def shrink(image: Image.Image, max_side: int | None) -> Image.Image:
     scale = max_side / max(image.size)
     width, height = (max(1, round(side * scale)) for side in image.size)
     return image.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
-
-
-def label_point(phrase: PhrasePrediction, geometry: MapGeometry) -> tuple[int, int]:
-    """A pixel well inside the mask: where the response is high all around."""
-    rows, columns = (max(1, math.floor(size)) for size in geometry.content_size)
-    response = phrase.map[:rows, :columns]
-    levels = Image.fromarray(np.rint(response * 255).astype(np.uint8))
-    smooth = np.asarray(levels.filter(ImageFilter.BoxBlur(min(rows, columns) / 10))).astype(int)
-    inside = np.where(response > phrase.threshold, smooth, -1)
-    y, x = divmod(int(np.argmax(inside)), columns)
-    ((x, y),) = geometry.points(np.array([y * geometry.map_size[1] + x]))
-    return int(x), int(y)
 
 
 def check_rounds(grounding: Grounding) -> None:
@@ -188,6 +178,18 @@ def _tint(canvas: NDArray[np.uint8], mask: Mask, rgb: RGB, opacity: float, outli
         pixels[inside] = (pixels[inside] * (1 - opacity) + np.array(rgb) * opacity).astype(np.uint8)
         if outline:
             pixels[inside & ~inner[row]] = rgb
+
+
+def _label_point(phrase: PhrasePrediction, geometry: MapGeometry) -> tuple[int, int]:
+    """A pixel well inside the mask: where the response is high all around."""
+    rows, columns = (max(1, math.floor(size)) for size in geometry.content_size)
+    response = phrase.map[:rows, :columns]
+    levels = Image.fromarray(np.rint(response * 255).astype(np.uint8))
+    smooth = np.asarray(levels.filter(ImageFilter.BoxBlur(min(rows, columns) / 10))).astype(int)
+    inside = np.where(response > phrase.threshold, smooth, -1)
+    y, x = divmod(int(np.argmax(inside)), columns)
+    ((x, y),) = geometry.points(np.array([y * geometry.map_size[1] + x]))
+    return int(x), int(y)
 
 
 def _draw_label(

@@ -97,8 +97,10 @@ class Grounding:
         model: The name of the model.
 
     Examples:
+        >>> import ppmn
         >>> from PIL import Image
-        >>> grounding = load("compact", device="cpu").ground(Image.new("RGB", (64, 48)), "a dog and a cat")
+        >>> image = Image.new("RGB", (64, 48), "skyblue")
+        >>> grounding = ppmn.load("compact", device="cpu").ground(image, "a dog and a cat")
         >>> len(grounding), grounding[1].text, grounding[1].mask.shape
         (2, 'cat', (48, 64))
     """

@@ -1,4 +1,4 @@
-"""Photos and captions as they come: each gives masks of the photo's size, or a sentence."""
+"""Unusual images and captions: each gives masks of the image's size, or a one-sentence error."""
 
 import io
 import struct
@@ -76,11 +76,11 @@ GOOD = {
     "gif": (animated("GIF"), (40, 30)),
     "webp": (animated("WEBP"), (40, 30)),
     "bmp": (encoded(gradient(), "BMP"), (40, 30)),
-    "turned": (rotated(), (30, 40)),
+    "rotated": (rotated(), (30, 40)),
 }
 BAD = {
     "nothing": b"",
-    "text": b"this is no photo",
+    "text": b"this is not an image",
     "zip": b"PK\x03\x04" + bytes(200),
     "svg": b"<svg xmlns='http://www.w3.org/2000/svg'/>",
     "half a jpeg": encoded(gradient(size=(400, 300)), "JPEG")[:1500],
@@ -91,27 +91,25 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_any_photo_gets_masks_of_its_size(grounder: Grounder, name: str) -> None:
+def test_any_image_gets_masks_of_its_size(grounder: Grounder, name: str) -> None:
     content, (width, height) = GOOD[name]
     for phrase in grounder.ground(content, CAPTION):
         assert phrase.mask.shape == phrase.response.shape == (height, width)
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_whole_photo_is_refused_in_a_sentence(
-    grounder: Grounder, name: str, tmp_path: Path
-) -> None:
+def test_bad_image_is_refused(grounder: Grounder, name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         grounder.encode(BAD[name])
     assert len(str(refused.value).splitlines()) == 1
-    (tmp_path / "photo.jpg").write_bytes(BAD[name])
-    with pytest.raises(InputError, match=r"photo\.jpg"):
-        grounder.encode(tmp_path / "photo.jpg")
+    (tmp_path / "image.jpg").write_bytes(BAD[name])
+    with pytest.raises(InputError, match=r"image\.jpg"):
+        grounder.encode(tmp_path / "image.jpg")
 
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_a_photo_with_bytes_changed_is_read_or_refused(data: st.DataObject) -> None:
+def test_corrupted_image_is_read_or_refused(data: st.DataObject) -> None:
     content = bytearray(data.draw(st.sampled_from([c for c, _ in GOOD.values()])))
     for _ in range(data.draw(st.integers(1, 8))):
         content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
@@ -121,7 +119,7 @@ def test_a_photo_with_bytes_changed_is_read_or_refused(data: st.DataObject) -> N
         assert str(error)
 
 
-def test_colours_come_out_as_a_person_sees_them() -> None:
+def test_colors_survive_conversion() -> None:
     assert read_image(rotated()).getpixel((0, 0)) == pytest.approx(
         gradient().rotate(-90, expand=True).getpixel((0, 0)), abs=12
     )
@@ -140,20 +138,20 @@ def test_colours_come_out_as_a_person_sees_them() -> None:
 @pytest.mark.parametrize("shape", [(30, 40), (30, 40, 1), (30, 40, 3), (30, 40, 4)])
 def test_arrays(dtype: type, shape: tuple[int, ...]) -> None:
     white = 1 if dtype in (np.float32, bool) else np.iinfo(dtype).max
-    photo = read_image(np.full(shape, white, dtype))
-    assert photo.size == (40, 30) and photo.getpixel((3, 3)) == (255, 255, 255)
+    image = read_image(np.full(shape, white, dtype))
+    assert image.size == (40, 30) and image.getpixel((3, 3)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize(
     "array", [np.zeros((3, 30, 40)), np.zeros(5), np.zeros((0, 4)), np.full((4, 4), 7.0), np.full((4, 4), -1)]
 )
-def test_arrays_that_are_no_photo(array: np.ndarray) -> None:
+def test_bad_array_is_refused(array: np.ndarray) -> None:
     with pytest.raises(InputError):
         read_image(array)
 
 
 def bomb(width: int, height: int) -> bytes:
-    """A small PNG that says it is large."""
+    """A small PNG whose header claims a large size."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         return (
@@ -165,7 +163,7 @@ def bomb(width: int, height: int) -> bytes:
 
 
 @pytest.mark.parametrize("side", [13_000, 60_000])
-def test_a_photo_beyond_the_limit_is_refused_before_it_is_unpacked(side: int) -> None:
+def test_image_beyond_the_limit_is_refused_before_decoding(side: int) -> None:
     with pytest.raises(InputError, match="150,000,000"):
         read_image(bomb(side, side))
 
@@ -173,9 +171,7 @@ def test_a_photo_beyond_the_limit_is_refused_before_it_is_unpacked(side: int) ->
 @pytest.mark.parametrize(
     "caption", ["", "   \n", "and of the", "!?", "\ud800", "[ ]", "[a", "a]", "this image"]
 )
-def test_captions_with_nothing_to_look_for_are_refused_in_a_sentence(
-    grounder: Grounder, caption: str
-) -> None:
+def test_caption_without_phrases_is_refused(grounder: Grounder, caption: str) -> None:
     with pytest.raises(InputError) as refused:
         grounder.ground(gradient(), caption)
     assert len(str(refused.value).splitlines()) == 1
@@ -193,7 +189,7 @@ def test_captions_with_nothing_to_look_for_are_refused_in_a_sentence(
         "a dog " * 50 + "x" * 5000,
     ],
 )
-def test_any_script_is_grounded_or_refused(grounder: Grounder, caption: str) -> None:
+def test_any_text_is_grounded_or_refused(grounder: Grounder, caption: str) -> None:
     try:
         found = grounder.ground(gradient(), caption)
     except InputError as error:
@@ -203,14 +199,14 @@ def test_any_script_is_grounded_or_refused(grounder: Grounder, caption: str) -> 
     assert found[0].mask.shape == (30, 40) and to_html(found) and to_coco(found)
 
 
-def test_two_thousand_words(grounder: Grounder) -> None:
+def test_caption_of_two_thousand_words(grounder: Grounder) -> None:
     caption = " ".join("there are two dogs and a red ball on the green grass ." for _ in range(167))
     found = grounder.ground(gradient(), caption)
     assert len(found) >= 400 and found[-1].mask.shape == (30, 40)
 
 
 @pytest.mark.parametrize("spans", [[(0, 99)], [(3, 3)], [(-1, 4)]])
-def test_spans_outside_the_caption(grounder: Grounder, spans: list[tuple[int, int]]) -> None:
+def test_span_outside_the_caption_is_refused(grounder: Grounder, spans: list[tuple[int, int]]) -> None:
     with pytest.raises(InputError):
         grounder.ground(gradient(), CAPTION, spans=spans)
 
@@ -241,9 +237,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
         pytest.param(("json", "png", "panoptic", "html", "rounds"), marks=pytest.mark.soak),
     ],
 )
-def test_a_photo_of_a_hundred_million_pixels_stays_within_memory(
-    tmp_path: Path, formats: tuple[str, ...]
-) -> None:
+def test_image_of_100_megapixels_stays_within_memory(tmp_path: Path, formats: tuple[str, ...]) -> None:
     """In a process of its own, within 4 GB."""
     bert_folder(tmp_path / "bert")
     code = LARGE.format(tests=str(Path(__file__).parents[1]), folder=str(tmp_path), formats=formats)

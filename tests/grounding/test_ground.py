@@ -1,4 +1,4 @@
-"""Grounding as a user meets it: photo and caption in, masks of the photo's size in forms that others read."""
+"""Grounding: image and caption in, masks of the image's size out, in formats that other tools read."""
 
 import json
 from pathlib import Path
@@ -51,7 +51,7 @@ def picture(width: int = 90, height: int = 60) -> Image.Image:
 
 
 def drawn(caption: str = CAPTION, width: int = 90, height: int = 60, threshold: float = 0.5) -> Grounding:
-    """A grounding whose maps are drawn, so that what must come out is known."""
+    """A grounding with known maps."""
     geometry = MapGeometry(height, width, (8, 12), (7.5, 11.25))
     caption, marked = parse_brackets(caption)
     found = [p for p in find_phrases(caption, spans=marked) if not p.abstract]
@@ -64,7 +64,7 @@ def drawn(caption: str = CAPTION, width: int = 90, height: int = 60, threshold: 
     return Grounding(picture(width, height), caption, answers, threshold, image_name="photo.png")
 
 
-def test_phrases_get_masks_of_the_photo_s_size(grounder: Grounder) -> None:
+def test_masks_have_the_size_of_the_image(grounder: Grounder) -> None:
     found = grounder.ground(picture(), CAPTION)
     assert [p.text for p in found] == ["two dogs", "green grass", "red ball", "blue sky"]
     assert [p.text for p in found.skipped] == ["image"]
@@ -82,7 +82,7 @@ def test_phrases_get_masks_of_the_photo_s_size(grounder: Grounder) -> None:
             assert inside[0].any() and inside[-1].any() and inside[:, 0].any() and inside[:, -1].any()
 
 
-def test_an_empty_mask_has_no_box_and_score_nought(grounder: Grounder) -> None:
+def test_empty_mask_has_no_box_and_score_zero(grounder: Grounder) -> None:
     found = grounder.ground(picture(), CAPTION, threshold=1.0)
     assert [(p.area, p.score, p.box) for p in found] == [(0, 0.0, None)] * 4
     assert ppmn.to_coco(found)["annotations"][0]["bbox"] == [0, 0, 0, 0]
@@ -98,7 +98,7 @@ def test_an_empty_mask_has_no_box_and_score_nought(grounder: Grounder) -> None:
     seed=st.integers(0, 99),
 )
 @settings(max_examples=60, deadline=None)
-def test_a_map_is_brought_to_the_photo_s_pixels_in_one_bilinear_step(
+def test_upsampling_is_bilinear(
     size: tuple[int, int],
     map_size: tuple[int, int],
     part: tuple[float, float],
@@ -123,14 +123,14 @@ def test_a_map_is_brought_to_the_photo_s_pixels_in_one_bilinear_step(
     assert geometry.stats(response, threshold).area == mask.sum()
 
 
-def test_a_photo_without_padding_is_plain_interpolation() -> None:
+def test_upsampling_without_padding_equals_interpolate() -> None:
     response = np.random.default_rng(0).random((6, 8), np.float32)
     wanted = fn.interpolate(torch.from_numpy(response)[None, None], (48, 64), mode="bilinear")[0, 0]
     np.testing.assert_allclose(MapGeometry(48, 64, (6, 8), (6, 8)).response(response), wanted, atol=1e-6)
 
 
 def test_padding_does_not_move_a_mask(grounder: Grounder) -> None:
-    """A bright spot stays under its pixel whatever part of the grid is padding."""
+    """A map cell covers the same pixels however much of the map is padding."""
     for width in (64, 65, 90, 96, 97, 128):
         image = picture(width, 64)
         geometry = grounder.encode(image).geometry
@@ -142,11 +142,11 @@ def test_padding_does_not_move_a_mask(grounder: Grounder) -> None:
             assert x + w / 2 == pytest.approx((cell + 0.5) * stride * scale, abs=1)
 
 
-def test_one_look_serves_many_captions_and_equals_grounding_at_once(grounder: Grounder) -> None:
-    look = grounder.encode(picture())
+def test_encoded_image_serves_many_captions(grounder: Grounder) -> None:
+    encoded = grounder.encode(picture())
     for caption in (CAPTION, "a cat", "[the sky] and [a tree]"):
         alone = grounder.ground(picture(), caption)
-        for a, b in zip(look.ground(caption), alone, strict=True):
+        for a, b in zip(encoded.ground(caption), alone, strict=True):
             np.testing.assert_array_equal(a.map, b.map)
 
 
@@ -178,15 +178,15 @@ def test_batch_needs_one_caption_per_image(grounder: Grounder) -> None:
         grounder.encode(images)  # type: ignore[arg-type]
 
 
-def test_brackets_spans_and_empty_phrases(grounder: Grounder) -> None:
-    look = grounder.encode(picture())
-    found = look.ground("[two dogs] on [the grass]")
+def test_brackets_spans_and_abstract_phrases(grounder: Grounder) -> None:
+    encoded = grounder.encode(picture())
+    found = encoded.ground("[two dogs] on [the grass]")
     assert found.caption == "two dogs on the grass" and [p.text for p in found] == ["two dogs", "the grass"]
-    assert [p.span for p in look.ground("two dogs on grass", spans=[(4, 8)])] == [(4, 8)]
-    assert look.ground(CAPTION, all_phrases=True)[0].text == "image"
+    assert [p.span for p in encoded.ground("two dogs on grass", spans=[(4, 8)])] == [(4, 8)]
+    assert encoded.ground(CAPTION, all_phrases=True)[0].text == "image"
 
 
-def test_rounds_are_kept_on_request(grounder: Grounder) -> None:
+def test_rounds(grounder: Grounder) -> None:
     found = grounder.ground(picture(), CAPTION, keep_rounds=True)
     L, S = grounder.model.config.rounds, grounder.model.config.pixels
     assert len(found.rounds) == L + 1
@@ -199,7 +199,7 @@ def test_rounds_are_kept_on_request(grounder: Grounder) -> None:
     assert found.rounds[-1].pixels == ()
 
 
-def test_rounds_without_pixels_are_kept_too(tmp_path: Path) -> None:
+def test_rounds_without_pixels(tmp_path: Path) -> None:
     grounder = Grounder(small_ppmn(bert_folder(tmp_path), pixels=0))
     found = grounder.ground(picture(), CAPTION, keep_rounds=True)
     assert [step.pixels for step in found.rounds] == [()] * (grounder.model.config.rounds + 1)
@@ -208,7 +208,7 @@ def test_rounds_without_pixels_are_kept_too(tmp_path: Path) -> None:
         rounds_figure(grounder.ground(picture(), CAPTION))
 
 
-def test_coco_is_read_back_by_pycocotools_and_supervision(tmp_path: Path) -> None:
+def test_coco_is_read_by_pycocotools_and_supervision(tmp_path: Path) -> None:
     supervision = pytest.importorskip("supervision")
     found = drawn()
     (file,) = ppmn.save(found, tmp_path, formats=["json"])
@@ -228,7 +228,7 @@ def test_coco_is_read_back_by_pycocotools_and_supervision(tmp_path: Path) -> Non
     assert [data.classes[i] for i in read.class_id] == [p.text for p in found]
 
 
-def test_panoptic_gives_each_pixel_to_its_best_phrase(tmp_path: Path) -> None:
+def test_panoptic_pixels_belong_to_the_best_phrase(tmp_path: Path) -> None:
     found = drawn()
     responses = np.stack([np.where(p.mask, p.response, 0) for p in found])
     wanted = np.where(responses.any(0), responses.argmax(0) + 1, 0)
@@ -247,7 +247,7 @@ def test_panoptic_gives_each_pixel_to_its_best_phrase(tmp_path: Path) -> None:
         )
 
 
-def test_overlay_changes_masks_only_and_masks_are_one_bit(tmp_path: Path) -> None:
+def test_overlay_and_mask_files(tmp_path: Path) -> None:
     found = drawn("a dog", width=200, height=160)
     picture_, mask = np.asarray(ppmn.overlay(found)), found[0].mask
     original = np.asarray(found.image)
@@ -265,7 +265,7 @@ def test_overlay_changes_masks_only_and_masks_are_one_bit(tmp_path: Path) -> Non
     assert max(ppmn.overlay(found, max_side=50).size) == 50
 
 
-def test_no_caption_becomes_markup(tmp_path: Path) -> None:
+def test_caption_is_escaped_in_html(tmp_path: Path) -> None:
     caption = "a dog</script><script>alert(1)</script> <img src=x onerror=alert(1)> & __DATA__ a cat"
     page = ppmn.to_html(drawn(caption))
     assert page.count("<script") == 2 and "<img src" not in page and "__TITLE__" not in page
@@ -287,7 +287,9 @@ def test_response_and_quarter_maps(grounder: Grounder) -> None:
     assert grounder.threshold == 0.5 and grounder.name == "model"
 
 
-def test_a_saved_model_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_saved_model_can_be_evaluated(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root = write_data(tmp_path / "data")
     out = tmp_path / "run.json"
     assert main(["evaluate", "--model", str(folder), "--data", f"{root}:val2017", "--json", str(out)]) == 0
@@ -296,7 +298,7 @@ def test_a_saved_model_is_evaluated(folder: Path, tmp_path: Path, capsys: pytest
     assert main(released) == 2 and "800/1333" in capsys.readouterr().err
 
 
-def test_the_shipped_model_is_asked_for_by_name_and_missed_in_a_sentence() -> None:
+def test_unknown_model_and_unknown_name() -> None:
     with pytest.raises(InputError, match="neither a model folder nor a shipped model"):
         ppmn.load("none-such")
     with pytest.raises(AttributeError):

@@ -1,4 +1,4 @@
-"""Where a mask ends and which of its parts it keeps, where a model's `edge` and `peak` say so."""
+"""Relative threshold, hysteresis, and the 8-bit encoding of maps."""
 
 import subprocess
 import sys
@@ -16,7 +16,7 @@ from support.models import bert_folder, small_ppmn
 from ppmn.config import ModelConfig
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import Grounder
-from ppmn.grounding.maps import apply_hysteresis, apply_relative_threshold
+from ppmn.grounding.maps import apply_hysteresis, apply_relative_threshold, encode_map
 
 
 @given(
@@ -26,7 +26,7 @@ from ppmn.grounding.maps import apply_hysteresis, apply_relative_threshold
     st.integers(0, 99),
 )
 @settings(max_examples=80, deadline=None)
-def test_a_part_stays_where_it_comes_near_the_highest_response(
+def test_hysteresis_keeps_components_with_a_peak(
     shape: tuple[int, int, int], threshold: float, peak: float, seed: int
 ) -> None:
     maps = np.random.default_rng(seed).random(shape, np.float32)
@@ -47,53 +47,55 @@ def test_a_part_stays_where_it_comes_near_the_highest_response(
     st.integers(0, 99),
 )
 @settings(max_examples=80, deadline=None)
-def test_a_mask_ends_at_a_share_of_the_highest_response(
-    shape: tuple[int, int, int], threshold: float, edge: float, seed: int
+def test_relative_threshold_is_a_fraction_of_the_maximum(
+    shape: tuple[int, int, int], threshold: float, fraction: float, seed: int
 ) -> None:
     chance = np.random.default_rng(seed)
     maps = chance.random(shape, np.float32) * chance.random((shape[0], 1, 1), np.float32)
-    for before, after in zip(maps, apply_relative_threshold(maps, threshold, edge), strict=True):
-        if before.max() <= threshold:  # nothing is there: nothing appears
+    for before, after in zip(maps, apply_relative_threshold(maps, threshold, fraction), strict=True):
+        if before.max() <= threshold:  # absent phrases stay absent
             np.testing.assert_array_equal(after, before)
             continue
-        near = abs(before - edge * before.max()) < 1e-4  # rounding may decide
-        np.testing.assert_array_equal((after > threshold)[~near], (before > edge * before.max())[~near])
+        near = abs(before - fraction * before.max()) < 1e-4  # rounding may decide
+        np.testing.assert_array_equal((after > threshold)[~near], (before > fraction * before.max())[~near])
         order = np.argsort(before, axis=None)
         assert (np.diff(after.ravel()[order]) >= 0).all()
         assert after.min() >= 0 and after.max() <= 1
 
 
-def test_masks_follow_the_model_s_edge(tmp_path: Path) -> None:
+def test_masks_use_the_relative_threshold_of_the_model(tmp_path: Path) -> None:
     model = small_ppmn(bert_folder(tmp_path / "bert"))
-    photo = Image.fromarray(np.random.default_rng(1).integers(0, 256, (60, 90, 3), np.uint8))
-    (raw,) = Grounder(model).ground(photo, "a dog")
+    image = Image.fromarray(np.random.default_rng(1).integers(0, 256, (60, 90, 3), np.uint8))
+    (raw,) = Grounder(model).ground(image, "a dog")
     model.config = replace(model.config, threshold=float(np.quantile(raw.map, 0.3)), relative_threshold=0.98)
     grounder = Grounder(model)
-    (own,) = grounder.ground(photo, "a dog")
+    (own,) = grounder.ground(image, "a dog")
     np.testing.assert_array_equal(own.map > own.threshold, raw.map > np.float32(0.98) * raw.map.max())
-    (chances,) = grounder.response_maps(photo, "a dog", [own.span])
-    np.testing.assert_array_equal(own.mask, chances > own.threshold)
+    (response,) = grounder.response_maps(image, "a dog", [own.span])
+    np.testing.assert_array_equal(own.mask, response > own.threshold)
 
 
-def test_masks_and_predictions_follow_the_model_s_peak(tmp_path: Path) -> None:
+def test_masks_use_the_hysteresis_of_the_model(tmp_path: Path) -> None:
     model = small_ppmn(bert_folder(tmp_path / "bert"))
     noise = np.random.default_rng(1).integers(0, 256, (60, 90, 3), np.uint8)
-    photo, caption = Image.fromarray(noise), "a dog"
-    raw = Grounder(model).ground(photo, caption, keep_rounds=True)
-    cut = float(np.quantile(raw[0].map, 0.85))  # several parts are over it
+    image, caption = Image.fromarray(noise), "a dog"
+    raw = Grounder(model).ground(image, caption, keep_rounds=True)
+    cut = float(np.quantile(raw[0].map, 0.85))  # several components exceed it
     model.config = replace(model.config, threshold=cut, hysteresis_peak=1.0)
-    strict = Grounder(model).ground(photo, caption, keep_rounds=True)
-    told = Grounder(model).response_maps(photo, caption, [phrase.span for phrase in strict])
-    for before, after, chances in zip(raw, strict, told, strict=True):
+    strict = Grounder(model).ground(image, caption, keep_rounds=True)
+    responses = Grounder(model).response_maps(image, caption, [phrase.span for phrase in strict])
+    for before, after, response in zip(raw, strict, responses, strict=True):
         assert (
             label(before.map > cut, connectivity=2).max() > label(after.map > cut, connectivity=2).max() == 1
         )
         assert after.area < before.geometry.mask(before.map, cut).sum()
-        np.testing.assert_array_equal(after.mask, chances > cut)
-    np.testing.assert_array_equal(raw.rounds[-1].maps, strict.rounds[-1].maps)  # rounds are shown whole
+        np.testing.assert_array_equal(after.mask, response > cut)
+    np.testing.assert_array_equal(
+        raw.rounds[-1].maps, strict.rounds[-1].maps
+    )  # rounds are not post-processed
 
 
-def test_a_mask_cannot_end_where_nothing_does() -> None:
+def test_relative_threshold_out_of_range_is_refused() -> None:
     for fields in (
         {"relative_threshold": 1.0},
         {"relative_threshold": 0.5, "threshold": 0.0},
@@ -103,11 +105,22 @@ def test_a_mask_cannot_end_where_nothing_does() -> None:
             ModelConfig(**fields)  # type: ignore[arg-type]
 
 
-def test_a_peak_is_a_share() -> None:
+def test_hysteresis_peak_out_of_range_is_refused() -> None:
     with pytest.raises(InputError, match=r"peak is 1\.5"):
         ModelConfig(hysteresis_peak=1.5)
 
 
-def test_maps_become_masks_without_torch() -> None:
+def test_maps_do_not_import_torch() -> None:
     code = "import sys; import ppmn.grounding.maps; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@given(st.integers(0, 99), st.floats(0.001, 1))
+@settings(max_examples=20, deadline=None)
+def test_encoded_map_is_within_half_a_step(seed: int, contrast: float) -> None:
+    response = (0.3 + 0.7 * contrast * np.random.default_rng(seed).random((5, 7))).astype(np.float32)
+    low, high, data = encode_map(response)
+    decoded = low + (high - low) * np.frombuffer(data, np.uint8).reshape(5, 7) / 255
+    assert abs(decoded - response).max() <= (high - low) / 255 * 0.51
+    flat = np.full((5, 7), 0.5, np.float32)
+    assert encode_map(flat) == (0.5, 0.5, bytes(35))

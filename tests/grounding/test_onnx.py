@@ -86,10 +86,8 @@ def test_ablated_models_are_exported(tmp_path: Path, changes: dict[str, str]) ->
 
 def test_description(exported: tuple[Grounder, Path]) -> None:
     grounder, folder = exported
-    description, small = (
-        json.loads((folder / "onnx.json").read_text()),
-        grounder.model.config.image.kind == "resnet",
-    )
+    description = json.loads((folder / "onnx.json").read_text())
+    small = grounder.model.config.image.kind == "resnet"
     assert (description["multiple"], description["stride"]) == ((32, 8) if small else (28, 7))
     assert description["config"]["pixels"] == PIXELS
 
