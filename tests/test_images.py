@@ -1,6 +1,7 @@
 """Images are read once and copied only where they must change; ids and masks survive their encoding."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,9 +37,12 @@ def test_other_images_are_converted() -> None:
 def test_file_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = []
     open_image = Image.open
-    monkeypatch.setattr(
-        Image, "open", lambda *args, **options: opened.append(args) or open_image(*args, **options)
-    )
+
+    def counted(*args: Any, **options: Any) -> Image.Image:
+        opened.append(args)
+        return open_image(*args, **options)
+
+    monkeypatch.setattr(Image, "open", counted)
     Image.new("RGB", (40, 30)).save(tmp_path / "image.png")
     read_image(read_image(read_image(tmp_path / "image.png")))
     assert len(opened) == 1
