@@ -21,7 +21,7 @@ from bench.serve import serving
 from ppmn.evaluation.evaluate import evaluate, model_answers
 from ppmn.evaluation.figures import sheet
 from ppmn.grounding.grounder import Grounder, load
-from ppmn.samples import SAMPLE_PHOTOS, sample_image
+from ppmn.samples import all_samples, sample_image
 from ppmn.synthetic.scenes import write_scenes
 from ppmn.training.sources import open_sources
 from ppmn.training.validation import row
@@ -38,7 +38,8 @@ def contact_sheet(grounder: Grounder, file: Path) -> None:
     sheet_size = (4 * width, 2 * (height + 3 * LINE_HEIGHT))
     picture = Image.new("RGB", sheet_size, "white")
     draw = ImageDraw.Draw(picture)
-    for number, photo in enumerate(SAMPLE_PHOTOS):
+    photos = [sample for sample in all_samples() if sample.package != "ppmn"]
+    for number, photo in enumerate(photos):
         image, caption = sample_image(photo.name)
         overlay = ppmn.overlay(grounder.ground(image, caption))
         overlay.thumbnail((width - 8, height))

@@ -14,29 +14,10 @@ if TYPE_CHECKING:
     from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
 
 __version__ = "0.1.0"
-__all__ = [
-    "EncodedImage",
-    "Grounder",
-    "Grounding",
-    "InputError",
-    "Phrase",
-    "PhrasePrediction",
-    "__version__",
-    "find_phrases",
-    "load",
-    "overlay",
-    "parse_brackets",
-    "save",
-    "to_coco",
-    "to_html",
-    "to_panoptic",
-    "to_supervision",
-]
-
 _MODULES = {
     "errors": ("InputError",),
-    "grounding.formats": ("save", "to_coco", "to_panoptic", "to_supervision"),
     "grounding.encoded_image": ("EncodedImage",),
+    "grounding.formats": ("save", "to_coco", "to_panoptic", "to_supervision"),
     "grounding.grounder": ("Grounder", "load"),
     "grounding.page": ("to_html",),
     "grounding.render": ("overlay",),
@@ -44,6 +25,7 @@ _MODULES = {
     "phrases.rules": ("Phrase", "find_phrases", "parse_brackets"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = ["__version__", *_HOME]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
