@@ -21,7 +21,7 @@ from ppmn.errors import InputError
 from ppmn.grounding.formats import panoptic_ids
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.maps import MapGeometry
-from ppmn.grounding.render import color, rounds_figure
+from ppmn.grounding.render import color, paint_masks, rounds_figure
 from ppmn.grounding.result import Grounding, PhrasePrediction
 from ppmn.model.folder import save_model
 from ppmn.phrases.rules import find_phrases, parse_brackets
@@ -303,3 +303,10 @@ def test_unknown_model_and_unknown_name() -> None:
         ppmn.load("none-such")
     with pytest.raises(AttributeError):
         ppmn.nothing  # noqa: B018
+
+
+def test_paint_masks_resizes_masks_and_leaves_the_image() -> None:
+    image = Image.new("RGB", (8, 4))
+    painted = np.asarray(paint_masks(image, [np.array([[True, False]])], opacity=1, outline=False))
+    assert (painted[:, :4] == color(0)).all() and not painted[:, 4:].any()
+    assert not np.asarray(image).any()

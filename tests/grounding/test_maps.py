@@ -90,9 +90,8 @@ def test_masks_use_the_hysteresis_of_the_model(tmp_path: Path) -> None:
         )
         assert after.area < before.geometry.mask(before.map, cut).sum()
         np.testing.assert_array_equal(after.mask, response > cut)
-    np.testing.assert_array_equal(
-        raw.rounds[-1].maps, strict.rounds[-1].maps
-    )  # rounds are not post-processed
+    # rounds are not post-processed
+    np.testing.assert_array_equal(raw.rounds[-1].maps, strict.rounds[-1].maps)
 
 
 def test_relative_threshold_out_of_range_is_refused() -> None:
