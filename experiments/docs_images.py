@@ -23,8 +23,8 @@ from ppmn.evaluation.figures import sheet
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.samples import all_samples, sample_image
 from ppmn.synthetic.scenes import write_scenes
-from ppmn.training.sources import open_sources
-from ppmn.training.validation import row
+from ppmn.training.sources import Source
+from ppmn.training.validation import sheet_row
 
 SAMPLE = "motorcycle"  # in overlay.jpg and page.jpg
 TILE_SIZE, LINE_HEIGHT = (480, 360), 20
@@ -54,19 +54,19 @@ def scene_sheet(grounder: Grounder, file: Path) -> None:
     """The best, median and worst of drawn scenes, by the mean IoU of their phrases."""
     with tempfile.TemporaryDirectory() as folder:
         write_scenes(Path(folder), SCENES, split="val", seed=SEED)
-        (source,) = open_sources([folder])
+        source = Source(Path(folder), "val")
         narratives = [source.narrative(n, 0) for n in range(len(source))]
         found = evaluate(model_answers(grounder), {"scenes": narratives}).metric
         print(f"drawn scenes: Average Recall (full) {found.compute().average_recall['overall']:.1f}")
         ious: dict[int, list[float]] = {}
-        for key, phrase in found.measured.items():
+        for key, phrase in found.phrase_scores.items():
             ious.setdefault(key.narrative, []).append(phrase.iou)
         order = sorted(ious, key=lambda n: -float(np.nanmean(ious[n])))
         middle = len(order) // 2
         chosen = [*order[:SHOWN_SCENES], *order[middle : middle + SHOWN_SCENES], *order[-SHOWN_SCENES:]]
         by_index = {n.index: n for n in narratives}
         drawn = Path(folder) / "sheet.png"
-        sheet([row(grounder, by_index[n]) for n in chosen], drawn)
+        sheet([sheet_row(grounder, by_index[n]) for n in chosen], drawn)
         with Image.open(drawn) as picture:
             picture.convert("RGB").save(file, quality=85)
 

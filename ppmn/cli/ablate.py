@@ -2,7 +2,7 @@
 
 import argparse
 
-from ppmn.cli.arguments import add_out
+from ppmn.cli.arguments import add_out, parse_spec
 from ppmn.cli.train import add_training_arguments, training_config
 
 HELP = "the paper's ablation tables"
@@ -17,7 +17,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--values", nargs="+", default=[], help="some of the table's rows, such as 0 200 (default: all)"
     )
     parser.add_argument(
-        "--test", action="append", required=True, metavar="ROOT[:SPLIT]", help="measured on; repeatable"
+        "--test",
+        action="append",
+        required=True,
+        metavar="ROOT[:SPLIT]",
+        help="data set to measure on; repeatable",
     )
     parser.add_argument(
         "--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run per seed (default: 0 1 2)"
@@ -29,5 +33,15 @@ def run(args: argparse.Namespace) -> None:
     from ppmn.model.folder import model_folder
     from ppmn.training.ablation import ablate
 
-    config, init = training_config(args), model_folder(args.init) if args.init else None
-    ablate(args.table, config, args.data, args.test, args.out, args.seeds, args.values, init, args.cache)
+    table = ablate(
+        args.table,
+        training_config(args),
+        [parse_spec(text) for text in args.data],
+        [parse_spec(text) for text in args.test],
+        args.out,
+        seeds=args.seeds,
+        values=args.values,
+        init=model_folder(args.init) if args.init else None,
+        cache=args.cache,
+    )
+    print(table)

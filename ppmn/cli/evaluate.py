@@ -1,26 +1,47 @@
-"""Measure a model, or files of predictions."""
+"""Measure a model, or predictions that any system wrote, on annotated narratives."""
 
 import argparse
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ppmn.cli.arguments import parse_spec
+from ppmn.errors import InputError
+
+if TYPE_CHECKING:
+    from ppmn.data.index import Narratives
+    from ppmn.evaluation.evaluate import EvaluationRun
+    from ppmn.evaluation.predictions import Answers
+    from ppmn.evaluation.report import EvaluationReport
 
 HELP = "measure a model, or files of predictions"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     who = parser.add_mutually_exclusive_group()
-    who.add_argument("--model", help="a model's name or folder")
-    who.add_argument("--predictions", type=Path, metavar="FILE", help="JSON lines that any system wrote")
-    parser.add_argument("--data", action="append", default=[], metavar="ROOT[:SPLIT]", help="repeatable")
+    who.add_argument("--model", help="name or folder of the model to measure")
+    who.add_argument(
+        "--predictions", type=Path, metavar="FILE", help="JSON lines of predictions to measure instead"
+    )
+    parser.add_argument(
+        "--data",
+        action="append",
+        default=[],
+        metavar="ROOT[:SPLIT]",
+        help="data set to measure on; repeatable",
+    )
     parser.add_argument(
         "--protocol",
         choices=("full", "ppmn2022"),
         default="full",
         help="how masks are compared (default: full)",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure")
+    parser.add_argument(
+        "-o", "--out", type=Path, metavar="RUN.json", help="write the report with every figure"
+    )
     parser.add_argument("--save-predictions", type=Path, metavar="FILE", help="write the masks as JSON lines")
     parser.add_argument(
-        "--compare", type=Path, metavar="RUN.json", help="paired difference to an earlier run"
+        "--compare", type=Path, metavar="RUN.json", help="print the paired difference to an earlier run"
     )
     parser.add_argument("--curves", type=Path, metavar="FILE.png", help="draw the recall curves")
     parser.add_argument(
@@ -30,17 +51,94 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         default=[],
         metavar="RUN.json",
-        help="add earlier runs to the curves",
+        help="earlier runs to add to --curves",
     )
     parser.add_argument(
         "--worst", type=int, default=0, metavar="N", help="draw the N phrases with the lowest IoU"
     )
     parser.add_argument(
-        "--sheet", type=Path, default=Path("worst.png"), metavar="FILE.png", help="file of --worst"
+        "--sheet",
+        type=Path,
+        default=Path("worst.png"),
+        metavar="FILE.png",
+        help="where --worst is drawn (default: worst.png)",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    from ppmn.evaluation.evaluate import run as evaluate
+    """Measure, print the table and write what was asked for; all refusals come before the work."""
+    from ppmn.distributed import is_main_process, process_group
+    from ppmn.evaluation.evaluate import evaluate, open_narratives_of
+    from ppmn.evaluation.figures import curves
+    from ppmn.evaluation.report import build_report, read_report
+    from ppmn.files import check_writable
 
-    evaluate(args)
+    others = [(file.stem, read_report(file)) for file in args.with_runs]
+    compared = read_report(args.compare) if args.compare else None
+    outputs = (args.out, args.save_predictions, args.curves, args.worst and args.sheet)
+    check_writable([file for file in outputs if file])
+    if others and args.curves and not (args.model or args.predictions):
+        return curves(others, args.curves)
+    _check(args, [report for _, report in others] + ([compared] if compared else []))
+    with process_group():
+        sources = open_narratives_of([parse_spec(text) for text in args.data])
+        answers, name, threshold = _answers(args, sources)
+        keep = bool(args.worst or args.save_predictions)
+        found = evaluate(answers, sources, protocol=args.protocol, keep_predictions=keep)
+        if is_main_process():
+            report = build_report(found.metric, name, threshold, sources)
+            _show(args, found, report, compared)
+            if args.curves:
+                curves([(name, report), *others], args.curves)
+            if args.worst:
+                from ppmn.evaluation.evaluate import worst_sheet
+
+                worst_sheet(found, sources, args.sheet, count=args.worst)
+
+
+def _check(args: argparse.Namespace, reports: Sequence["EvaluationReport"]) -> None:
+    if not (args.model or args.predictions):
+        raise InputError("nothing to measure: give --model or --predictions, or --curves and --with")
+    if not args.data:
+        raise InputError("nothing to measure on: give --data ROOT[:SPLIT]")
+    if args.worst < 0:
+        raise InputError(f"--worst is {args.worst}; it must be 0 or more")
+    if args.with_runs and not args.curves:
+        raise InputError("--with adds runs to a picture: give its file with --curves")
+    if {report["protocol"] for report in reports} - {args.protocol}:
+        raise InputError(f"only runs of one protocol can be compared; this one is {args.protocol}")
+    if args.protocol == "ppmn2022" and (args.predictions or args.save_predictions):
+        raise InputError("files of predictions hold masks of the image's size and need protocol full")
+
+
+def _answers(
+    args: argparse.Namespace, sources: Mapping[str, "Narratives"]
+) -> tuple["Answers", str, float | None]:
+    """What answers, its name and its threshold."""
+    import ppmn
+    from ppmn.evaluation.evaluate import mask_threshold, model_answers
+    from ppmn.evaluation.predictions import file_answers, read_predictions
+
+    if args.predictions:
+        return file_answers(read_predictions(args.predictions, sources)), args.predictions.name, None
+    grounder = ppmn.load(args.model)
+    threshold = mask_threshold(grounder, args.protocol)
+    return model_answers(grounder, args.protocol), grounder.name, threshold
+
+
+def _show(
+    args: argparse.Namespace,
+    found: "EvaluationRun",
+    report: "EvaluationReport",
+    compared: "EvaluationReport | None",
+) -> None:
+    from ppmn.evaluation.predictions import write_predictions
+    from ppmn.evaluation.report import compare_reports, format_comparison, format_report, write_report
+
+    if args.out:
+        write_report(report, args.out)
+    if args.save_predictions:
+        write_predictions(found.predictions, args.save_predictions)
+    print(format_report(report))
+    if compared:
+        print(format_comparison(*compare_reports(report, compared), str(args.compare)))

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ppmn.cli.arguments import add_out
+from ppmn.cli.arguments import add_out, parse_spec
 from ppmn.errors import InputError
 
 HELP = "train a network, or continue a run"
@@ -25,7 +25,11 @@ def add_training_arguments(sub: argparse.ArgumentParser) -> None:
     """What `ppmn train` and `ppmn ablate` share."""
     sub.add_argument("--preset", required=True, help="paper, ppmn-released, dagger, scenes or compact")
     sub.add_argument(
-        "--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help="repeatable"
+        "--data",
+        action="append",
+        required=True,
+        metavar="ROOT[:SPLIT][=WEIGHT]",
+        help="data set to train on; repeatable, drawn from in proportion to the weights",
     )
     sub.add_argument("--init", metavar="MODEL", help="name or folder of a model to start from")
     sub.add_argument("--cache", type=Path, metavar="DIR", help="keep the outputs of frozen encoders")
@@ -37,7 +41,7 @@ def add_training_arguments(sub: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FIELD=VALUE",
-        help="any field, as model.rounds=2; repeatable",
+        help="change any field of the configuration, as model.rounds=2; repeatable",
     )
 
 
@@ -64,11 +68,18 @@ def training_config(args: argparse.Namespace) -> Any:
 
 
 def run(args: argparse.Namespace) -> None:
-    from ppmn.evaluation.evaluate import process_group
+    from ppmn.distributed import process_group
     from ppmn.model.folder import model_folder
     from ppmn.training.trainer import train
 
     config = training_config(args)
-    init = model_folder(args.init) if args.init else None
     with process_group():
-        train(config, args.data, args.out, init, args.cache, args.skip_bad, args.dry_run)
+        train(
+            config,
+            [parse_spec(text) for text in args.data],
+            args.out,
+            init=model_folder(args.init) if args.init else None,
+            cache=args.cache,
+            skip_bad=args.skip_bad,
+            dry_run=args.dry_run,
+        )

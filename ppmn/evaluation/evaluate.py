@@ -1,51 +1,28 @@
-"""Measure a model, or the predictions of any other system, on narratives.
+"""Measure a model, or the predictions of any other system, by the protocols of docs/protocols.md."""
 
-    ppmn evaluate --model compact --data ROOT:val2017 --json run.json --curves curves.png
-    torchrun --nproc-per-node 2 -m ppmn.cli evaluate --model compact --data ROOT:val2017
-    ppmn evaluate --predictions theirs.jsonl --data ROOT:val2017 --compare run.json
-
-docs/benchmark.md says what is measured.
-"""
-
-import argparse
-import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
-import torch
-import torch.distributed as dist
-from numpy.typing import NDArray
 from PIL import Image
 from tqdm import tqdm
 
 from ppmn.data.index import Narratives, open_narratives
 from ppmn.data.narratives import Narrative
-from ppmn.data.panoptic import IGNORE_ID
-from ppmn.data.source_spec import parse_spec
+from ppmn.data.panoptic import IGNORE_ID, DataSpec
 from ppmn.data.targets import Rows, targets_ppmn2022
+from ppmn.distributed import gather_objects, is_main_process, process_count, process_rank
 from ppmn.errors import InputError
 from ppmn.evaluation import metrics
-from ppmn.evaluation.figures import SheetRow, curves, sheet
+from ppmn.evaluation.figures import SheetRow, sheet
 from ppmn.evaluation.metrics import AverageRecall, PhraseKey
-from ppmn.evaluation.predictions import (
-    Answers,
-    Prediction,
-    file_answers,
-    measurable,
-    read_predictions,
-    write_predictions,
-)
-from ppmn.evaluation.report import compare, comparison_table, read_report, report, table, write_report
-from ppmn.files import check_writable
-from ppmn.grounding.grounder import load
+from ppmn.evaluation.predictions import Answers, Prediction, measurable
 from ppmn.images import read_image
 from ppmn.model.preprocess import Preprocess
-from ppmn.types import Map, Mask, Size, Span
+from ppmn.types import Map, Mask, SegmentIds, Size, Span
 
 AUTHORS_PREPROCESS = Preprocess(800, 1333)  # what protocol ppmn2022 is defined for
 
@@ -65,7 +42,7 @@ class Predictor(Protocol):
         ...
 
     def response_maps(self, image: Image.Image, caption: str, spans: Sequence[Span]) -> Iterable[Map]:
-        """Probabilities of each span in the image's own size, made one at a time."""
+        """Probabilities of each span in the image's own size, one at a time."""
         ...
 
     def quarter_maps(self, image: Image.Image, caption: str, spans: Sequence[Span]) -> Iterable[Map]:
@@ -74,45 +51,51 @@ class Predictor(Protocol):
 
 
 @dataclass(frozen=True)
-class Run:
+class EvaluationRun:
     """What an evaluation found; predictions are kept only on request."""
 
     metric: AverageRecall
     predictions: dict[PhraseKey, Prediction]
 
 
-def open_sources(specs: Sequence[str]) -> dict[str, Narratives]:
-    """The narratives of every `ROOT[:SPLIT]`, by `folder:split`; without a split, of every split."""
+def open_narratives_of(specs: Sequence[DataSpec]) -> dict[str, Narratives]:
+    """The narratives of every split that is meant, by `folder:split`."""
     sources: dict[str, Narratives] = {}
-    for text in specs:
-        spec = parse_spec(text)
+    for spec in specs:
         if spec.weight != 1:
-            raise InputError(f"--data {text}: every phrase is measured once, a weight means nothing here")
+            raise InputError(
+                f"{spec.root} has weight {spec.weight:g}; an evaluation counts every phrase once"
+            )
         for split in spec.splits:
             name = f"{spec.root.resolve().name}:{split}"
             if name in sources:
-                raise InputError(f"--data {text}: there already is a source called {name}")
+                raise InputError(f"two sources are called {name}, one of them in {spec.root}")
             sources[name] = open_narratives(spec.root, split)
     return sources
 
 
+def mask_threshold(predictor: Predictor, protocol: metrics.Protocol) -> float:
+    """The response above which a pixel is in a mask: the model's own, one half in `ppmn2022`."""
+    return predictor.threshold if protocol == "full" else 0.5
+
+
 def model_answers(predictor: Predictor, protocol: metrics.Protocol = "full") -> Answers:
-    """Ask a model; its maps are cut at its threshold (`ppmn2022`: at one half), one phrase at a time."""
+    """The masks and scores that a model gives, one phrase at a time."""
     if protocol == "ppmn2022" and predictor.preprocess != AUTHORS_PREPROCESS:
-        short, long = predictor.preprocess.short_side, predictor.preprocess.long_side
+        sides = f"{predictor.preprocess.short_side}/{predictor.preprocess.long_side}"
         raise InputError(
             f"protocol ppmn2022 is defined only for a model run at 800/1333, and {predictor.name} runs at "
-            f"{short}/{long}: measure it with protocol full"
+            f"{sides}: measure it with protocol full"
         )
-    threshold = predictor.threshold if protocol == "full" else 0.5
+    threshold = mask_threshold(predictor, protocol)
+    maps = predictor.response_maps if protocol == "full" else predictor.quarter_maps
 
     def answer(source: str, narrative: Narrative) -> Iterator[tuple[Mask, float]]:
-        photo = read_image(narrative.image.file)
+        image = read_image(narrative.image.file)
         spans = [(p.start, p.end) for p in measurable(source, narrative, protocol).values()]
-        maps = predictor.response_maps if protocol == "full" else predictor.quarter_maps
-        for chances in maps(photo, narrative.caption, spans):
-            mask = chances > threshold
-            yield mask, float(chances[mask].mean()) if mask.any() else 0.0
+        for response in maps(image, narrative.caption, spans):
+            mask = response > threshold
+            yield mask, float(response[mask].mean()) if mask.any() else 0.0
 
     return answer
 
@@ -120,30 +103,28 @@ def model_answers(predictor: Predictor, protocol: metrics.Protocol = "full") -> 
 def evaluate(
     answers: Answers,
     sources: Mapping[str, Sequence[Narrative]],
+    *,
     protocol: metrics.Protocol = "full",
-    keep: bool = False,
-) -> Run:
-    """Measure each phrase of known truth once; the processes of a running group share the narratives out."""
-    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    places = [(s, i) for s, narratives in sources.items() for i in range(len(narratives))]
-    run = Run(AverageRecall(protocol), {})
-    bar = tqdm(places[rank::world], "evaluate", unit="narrative", disable=rank > 0, file=sys.stderr)
-    for source, place in bar:
-        _measure(run, source, sources[source][place], answers, keep)
+    keep_predictions: bool = False,
+) -> EvaluationRun:
+    """Measure each annotated phrase once; the processes of a running group share the narratives."""
+    places = [(source, i) for source, narratives in sources.items() for i in range(len(narratives))]
+    mine = places[process_rank() :: process_count()]
+    run = EvaluationRun(AverageRecall(protocol), {})
+    for source, i in tqdm(mine, "evaluate", unit="narrative", disable=not is_main_process(), file=sys.stderr):
+        _measure(run, source, sources[source][i], answers, keep_predictions)
     run.metric.gather()
-    if world > 1:
-        parts: list[dict[PhraseKey, Prediction]] = [{}] * world
-        dist.all_gather_object(parts, run.predictions)
-        for part in parts:
-            run.predictions.update(part)
+    for part in gather_objects(dict(run.predictions)):
+        run.predictions.update(part)
     return run
 
 
-def _measure(run: Run, source: str, narrative: Narrative, answers: Answers, keep: bool) -> None:
-    ids = _ids(narrative)
-    phrases = measurable(source, narrative, run.metric.protocol)
-    truths = _truths(ids, [phrase.segment_ids for phrase in phrases.values()], run.metric.protocol)
-    known = ids != IGNORE_ID  # a border is neither in nor out
+def _measure(run: EvaluationRun, source: str, narrative: Narrative, answers: Answers, keep: bool) -> None:
+    protocol = run.metric.protocol
+    ids = _segment_ids(narrative)
+    phrases = measurable(source, narrative, protocol)
+    truths = _truths(ids, [phrase.segment_ids for phrase in phrases.values()], protocol)
+    valid = ids != IGNORE_ID
     keyed = zip(phrases.items(), truths, strict=True)
     for ((key, phrase), truth), (mask, score) in zip(keyed, answers(source, narrative), strict=True):
         if mask is not None and mask.shape != truth.shape:
@@ -153,11 +134,11 @@ def _measure(run: Run, source: str, narrative: Narrative, answers: Answers, keep
             )
         if mask is not None and keep:
             run.predictions[key] = Prediction.of(mask, score)
-        counted = mask & known if mask is not None and run.metric.protocol == "full" else mask
+        counted = mask & valid if mask is not None and protocol == "full" else mask
         run.metric.update(key, counted, truth, thing=phrase.isthing, plural=phrase.plural)
 
 
-def _ids(narrative: Narrative) -> NDArray[np.int32]:
+def _segment_ids(narrative: Narrative) -> SegmentIds:
     image, ids = narrative.image, narrative.image.ids()
     if ids.shape != (image.height, image.width):
         raise InputError(
@@ -167,118 +148,48 @@ def _ids(narrative: Narrative) -> NDArray[np.int32]:
     return ids
 
 
-def _truths(ids: NDArray[np.int32], rows: Rows, protocol: metrics.Protocol) -> Iterable[Mask]:
+def _truths(ids: SegmentIds, rows: Rows, protocol: metrics.Protocol) -> Iterable[Mask]:
     if protocol == "ppmn2022":
-        return targets_ppmn2022(ids, rows, *released_size(*ids.shape))
-    return (np.isin(ids, row) for row in rows)  # one at a time: a photo may be large
+        return targets_ppmn2022(ids, rows, *ppmn2022_sizes(*ids.shape))
+    return (np.isin(ids, row) for row in rows)  # one at a time: an image may be large
 
 
-def released_size(height: int, width: int) -> tuple[Size, Size]:
-    """Size of a photo resized to 800/1333 as detectron2 rounds, and of that padded to multiples of 32."""
+def ppmn2022_sizes(height: int, width: int) -> tuple[Size, Size]:
+    """The size of an image resized to 800/1333, and of that padded to multiples of 32."""
     resized = AUTHORS_PREPROCESS.size(height, width)
     return resized, (-(-resized[0] // 32) * 32, -(-resized[1] // 32) * 32)
 
 
-def worst_sheet(run: Run, sources: Mapping[str, Sequence[Narrative]], count: int, file: Path) -> None:
-    """Draw the phrases with the least IoU. The run must have kept predictions."""
-    counted = {k: m for k, m in run.metric.measured.items() if not m.empty}
+def worst_sheet(
+    run: EvaluationRun, sources: Mapping[str, Sequence[Narrative]], file: Path, *, count: int
+) -> None:
+    """Draw the `count` phrases with the lowest IoU; the run must have kept predictions."""
+    counted = {key: score for key, score in run.metric.phrase_scores.items() if not score.empty}
     worst = sorted(counted, key=lambda key: (counted[key].iou, key))[:count]
     wanted = {key[:3] for key in worst}
     found = {
         (source, n.image.id, n.index): n
-        for source, rows in sources.items()
-        for n in rows
+        for source, narratives in sources.items()
+        for n in narratives
         if (source, n.image.id, n.index) in wanted
     }
     sheet([_worst_row(run, key, found[key[:3]], counted[key].iou) for key in worst], file)
 
 
-def _worst_row(run: Run, key: PhraseKey, narrative: Narrative, iou: float) -> SheetRow:
-    phrase, image, ids = narrative.phrases[key.phrase], narrative.image, _ids(narrative)
+def _worst_row(run: EvaluationRun, key: PhraseKey, narrative: Narrative, iou: float) -> SheetRow:
+    phrase, image, ids = narrative.phrases[key.phrase], narrative.image, _segment_ids(narrative)
     prediction = run.predictions.get(key)
     mask = np.zeros_like(ids, bool) if prediction is None else prediction.mask()
     if run.metric.protocol == "ppmn2022" and prediction is not None:
-        (height, width), _ = released_size(image.height, image.width)
-        mask = mask[: -(-height // 4), : -(-width // 4)]  # the photo without its padding
+        (height, width), _ = ppmn2022_sizes(image.height, image.width)
+        mask = mask[: -(-height // 4), : -(-width // 4)]  # without the padding
+    text = narrative.caption[phrase.start : phrase.end]
+    missing = "" if prediction else ", no prediction"
     return SheetRow(
         read_image(image.file),
         narrative.caption,
         [(phrase.start, phrase.end)],
         [np.isin(ids, phrase.segment_ids)],
         [mask],
-        f"[{key.source} image {image.id}: {narrative.caption[phrase.start : phrase.end]!r}, "
-        f"IoU {iou:.3f}{'' if prediction else ', no prediction'}]",
+        f"[{key.source} image {image.id}: {text!r}, IoU {iou:.3f}{missing}]",
     )
-
-
-def run(args: argparse.Namespace) -> None:
-    """`ppmn evaluate`: what can be refused is refused before the work begins."""
-    others = [(file.stem, read_report(file)) for file in args.with_runs]
-    compared = read_report(args.compare) if args.compare else None
-    outputs = (args.json, args.save_predictions, args.curves, args.worst and args.sheet)
-    check_writable([file for file in outputs if file])
-    if others and args.curves and not (args.model or args.predictions):
-        return curves(others, args.curves)
-    _refuse(args, [r["protocol"] for _, r in others] + ([compared["protocol"]] if compared else []))
-    with process_group() as speaks:
-        sources = open_sources(args.data)
-        answers, model, threshold = _answers(args, sources)
-        found = evaluate(answers, sources, args.protocol, keep=bool(args.worst or args.save_predictions))
-        if not speaks:
-            return None
-        data = [{"source": s, "fingerprint": n.fingerprint, "narratives": len(n)} for s, n in sources.items()]
-        content = report(found.metric, model, threshold, data)
-        if args.json:
-            write_report(content, args.json)
-        if args.save_predictions:
-            write_predictions(found.predictions, args.save_predictions)
-        print(table(content))
-        if compared:
-            print(comparison_table(*compare(content, compared), str(args.compare)))
-        if args.curves:
-            curves([(model, content), *others], args.curves)
-        if args.worst:
-            worst_sheet(found, sources, args.worst, args.sheet)
-
-
-def _refuse(args: argparse.Namespace, protocols: Sequence[str]) -> None:
-    if not (args.model or args.predictions):
-        raise InputError("nothing to measure: give --model or --predictions, or --curves and --with")
-    if not args.data:
-        raise InputError("nothing to measure on: give --data ROOT[:SPLIT]")
-    if args.worst < 0:
-        raise InputError(f"--worst is {args.worst}, it must be 0 or more")
-    if args.with_runs and not args.curves:
-        raise InputError("--with adds runs to a picture: give its file with --curves")
-    if set(protocols) - {args.protocol}:
-        raise InputError(f"runs are set beside each other by one protocol only, this one is {args.protocol}")
-    if args.protocol == "ppmn2022" and (args.predictions or args.save_predictions):
-        raise InputError("files of predictions are in the photo's pixels, they go with protocol full only")
-
-
-def _answers(
-    args: argparse.Namespace, sources: Mapping[str, Narratives]
-) -> tuple[Answers, str, float | None]:
-    """Who answers, by what name and at which threshold."""
-    if args.predictions:
-        predictions, others = read_predictions(args.predictions, sources)
-        if others:
-            said = f"{others:,} lines of {args.predictions} are of phrases with no ground truth"
-            print(said, file=sys.stderr)
-        return file_answers(predictions), args.predictions.name, None
-    predictor: Predictor = load(args.model)
-    threshold = predictor.threshold if args.protocol == "full" else 0.5
-    return model_answers(predictor, args.protocol), predictor.name, threshold
-
-
-@contextmanager
-def process_group() -> Iterator[bool]:
-    """Join the processes that torchrun started, if it did; says whether this is the one that speaks."""
-    started = int(os.environ.get("WORLD_SIZE", "1")) > 1 and not dist.is_initialized()
-    if started:
-        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
-    try:
-        yield not dist.is_initialized() or dist.get_rank() == 0
-    finally:
-        if started:
-            dist.destroy_process_group()

@@ -24,18 +24,24 @@ PANELS_OF_FIGURE_4 = {
 }
 
 
-def curves(runs: Sequence[tuple[str, Mapping[str, Any]]], file: Path) -> None:
-    """Draw the recall curves of named runs (each the report of an evaluation) as in the paper's Figure 4."""
-    protocols = {run["protocol"] for _, run in runs}
-    if len(protocols) != 1:
-        raise InputError(f"curves in one picture are of one protocol, got {sorted(protocols)}")
+def new_figure(width: float, height: float) -> Any:
+    """An empty matplotlib figure, in inches, that needs no display."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise InputError("curves are drawn with matplotlib: pip install 'ppmn[train]'") from error
-    figure = Figure(figsize=(15, 5.2), layout="constrained")
+        raise InputError("figures are drawn with matplotlib: pip install 'ppmn[train]'") from error
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def curves(runs: Sequence[tuple[str, Mapping[str, Any]]], file: Path) -> None:
+    """Draw the recall curves of named runs (each the report of an evaluation) as in the paper's Figure 4."""
+    protocols = {run["protocol"] for _, run in runs}
+    if len(protocols) != 1:
+        raise InputError(f"curves in one picture are of one protocol, not {sorted(protocols)}")
+    figure = new_figure(15, 5.2)
     for axes, (title, splits) in zip(figure.subplots(1, 3), PANELS_OF_FIGURE_4.items(), strict=True):
         for number, (name, run) in enumerate(runs):
             for split in splits:

@@ -1,8 +1,8 @@
 """Average Recall: the area under P(IoU >= t), which is the mean IoU.
 
 Two protocols (docs/benchmark.md): `full` is the mean IoU itself; `ppmn2022` is the sum over 99,999
-thresholds that the authors' code takes, in closed form. Here values are fractions; `Scores` holds them
-from 0 to 100, as in the paper's table.
+thresholds of the authors' code, in closed form. Values here are fractions; `Scores` holds them from 0 to
+100, as in the paper's table.
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ppmn.distributed import gather_objects
 from ppmn.errors import InputError
 
 Protocol = Literal["full", "ppmn2022"]
@@ -23,7 +24,7 @@ CURVE_THRESHOLDS = tuple(i / 100 for i in range(101))
 
 
 class PhraseKey(NamedTuple):
-    """What a phrase is known by; image ids repeat between sources, so the source is part of it."""
+    """The identity of a phrase; image ids repeat between sources, so the source is part of it."""
 
     source: str
     image: int
@@ -32,7 +33,7 @@ class PhraseKey(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class PhraseScore:
     """One phrase: its IoU (NaN where truth and prediction are both empty) and the splits it belongs to."""
 
     iou: float
@@ -52,16 +53,16 @@ class Interval(NamedTuple):
 
 @dataclass(frozen=True)
 class Scores:
-    """Average Recall (0 to 100; None where a split has no phrase), and what it was taken over."""
+    """Average Recall (0 to 100; None where a split has no phrase), and what it was computed from."""
 
     protocol: Protocol
     average_recall: dict[str, float | None]
-    interval: dict[str, Interval | None]  # 95 %, photos resampled
+    interval: dict[str, Interval | None]  # 95 %, images resampled
     phrases: dict[str, int]
     curve: dict[str, list[float]]  # recall at CURVE_THRESHOLDS
-    accuracy_50: float | None  # share with IoU > 0.5
+    accuracy_50: float | None  # percentage with IoU > 0.5
     missing: int  # phrases with no prediction, counted as zero
-    empty: int  # phrases with an empty ground truth; in `full` they are in no other figure
+    empty: int  # phrases with an empty ground truth; in `full` they count in no other figure
     empty_found: int  # of these, answered with an empty mask
 
 
@@ -97,7 +98,7 @@ def recall_curve(ious: Iterable[float], thresholds: Sequence[float] = CURVE_THRE
 def bootstrap(
     values: ArrayLike, groups: Sequence[Hashable] | None = None, resamples: int = 2000, seed: int = 0
 ) -> Interval:
-    """Mean and 95 % percentile interval. Whole groups are drawn (the phrases of one photo hang together)."""
+    """Mean and 95 % percentile interval; whole groups are resampled (the phrases of an image, say)."""
     numbers = np.asarray(values, np.float64)
     if numbers.size == 0:
         raise InputError("a bootstrap needs at least 1 value, got 0")
@@ -114,70 +115,55 @@ def bootstrap(
     return Interval(_mean(numbers), float(low), float(high))
 
 
-def paired_difference(
-    ours: Sequence[float], theirs: Sequence[float], groups: Sequence[Hashable] | None = None
-) -> Interval:
-    """Mean of ours - theirs over the same phrases, with its bootstrap interval."""
-    if len(ours) != len(theirs):
-        raise InputError(f"paired runs need one value a phrase each, got {len(ours)} and {len(theirs)}")
-    return bootstrap(np.subtract(ours, theirs), groups)
-
-
 class AverageRecall:
-    """Average Recall of many phrases, a phrase at a time: `update`, `merge` or `gather`, `compute`, `reset`.
+    """Average Recall of many phrases: `update` once per phrase, `merge` or `gather`, then `compute`.
 
-    A phrase is held under its key, so one seen by two processes counts once, and the result does not
-    depend on the order in which phrases came or processes were merged.
+    A phrase is stored under its key, so one measured by two processes counts once, and the result does
+    not depend on any order.
     """
 
     def __init__(self, protocol: Protocol = "full") -> None:
         if protocol not in PROTOCOLS:
             raise InputError(f"protocol must be one of {', '.join(PROTOCOLS)}, got {protocol!r}")
         self.protocol = protocol
-        self.measured: dict[Any, Measured] = {}
+        self.phrase_scores: dict[Any, PhraseScore] = {}
 
     def update(
         self, key: Hashable, prediction: ArrayLike | None, truth: ArrayLike, *, thing: bool, plural: bool
     ) -> float:
-        """Measure one phrase and return its IoU; `prediction=None` says that there is none."""
+        """Measure one phrase and return its IoU; `prediction=None`: nothing was predicted."""
         true = _mask(truth)
         predicted = np.zeros_like(true) if prediction is None else prediction
         value = iou(predicted, true, self.protocol)
-        self._add(key, Measured(value, thing, plural, not true.any(), prediction is None))
+        self._add(key, PhraseScore(value, thing, plural, not true.any(), prediction is None))
         return value
 
-    def merge(self, measured: Mapping[Any, Measured]) -> None:
-        """Take over what another process measured."""
-        for key, phrase in measured.items():
+    def merge(self, phrase_scores: Mapping[Any, PhraseScore]) -> None:
+        """Add what another process measured."""
+        for key, phrase in phrase_scores.items():
             self._add(key, phrase)
 
     def gather(self) -> None:
-        """Take over what every process of the running group measured; alone, nothing happens."""
-        import torch.distributed as dist
-
-        if not (dist.is_available() and dist.is_initialized()):
-            return
-        parts: list[dict[Any, Measured]] = [{}] * dist.get_world_size()
-        dist.all_gather_object(parts, self.measured)
-        for part in parts:
+        """Add what every process of the running group measured."""
+        for part in gather_objects(dict(self.phrase_scores)):
             self.merge(part)
 
     def compute(self) -> Scores:
-        """All five splits, the curve, the counts and the intervals of what was measured so far."""
+        """All five splits, the curve, the counts and the intervals of the phrases measured so far."""
         kept = self._counted()
-        rows = [self.measured[k] for k in kept]
+        rows = [self.phrase_scores[k] for k in kept]
         ious = np.array([r.iou for r in rows], np.float64)
         areas, members = _areas(ious, self.protocol), _members(rows)
-        photos = [_photo(k) for k in kept]
-        empty = [m for m in self.measured.values() if m.empty]
+        images = [_image(k) for k in kept]
+        empty = [m for m in self.phrase_scores.values() if m.empty]
         return Scores(
             protocol=self.protocol,
             average_recall={s: 100 * _mean(areas[m]) if m.any() else None for s, m in members.items()},
-            interval={s: _interval(areas, photos, m) for s, m in members.items()},
+            interval={s: _interval(areas, images, m) for s, m in members.items()},
             phrases={s: int(m.sum()) for s, m in members.items()},
             curve={s: recall_curve(ious[m]) for s, m in members.items()},
             accuracy_50=100 * float(np.mean(ious > 0.5)) if rows else None,
-            missing=sum(m.missing for m in self.measured.values()),
+            missing=sum(m.missing for m in self.phrase_scores.values()),
             empty=len(empty),
             empty_found=sum(math.isnan(m.iou) for m in empty),
         )
@@ -185,35 +171,35 @@ class AverageRecall:
     def difference(self, other: "AverageRecall") -> tuple[dict[str, Interval | None], int]:
         """This run minus another (0 to 100) over the phrases of both, and how many are in one only."""
         if other.protocol != self.protocol:
-            raise InputError(f"a run by protocol {self.protocol} does not compare to one by {other.protocol}")
+            raise InputError(f"runs of protocols {self.protocol} and {other.protocol} cannot be compared")
         keys = sorted(set(self._counted()) & set(other._counted()))
         if not keys:
-            raise InputError("the two runs have no phrase in common: they measured other data")
-        ours = _areas(np.array([self.measured[k].iou for k in keys]), self.protocol)
-        theirs = _areas(np.array([other.measured[k].iou for k in keys]), self.protocol)
-        photos, members = [_photo(k) for k in keys], _members([self.measured[k] for k in keys])
+            raise InputError("the two runs have no phrase in common: they measured different data")
+        ours = _areas(np.array([self.phrase_scores[k].iou for k in keys]), self.protocol)
+        theirs = _areas(np.array([other.phrase_scores[k].iou for k in keys]), self.protocol)
+        images, members = [_image(k) for k in keys], _members([self.phrase_scores[k] for k in keys])
         alone = len(self._counted()) + len(other._counted()) - 2 * len(keys)
-        return {s: _interval(ours - theirs, photos, m) for s, m in members.items()}, alone
+        return {s: _interval(ours - theirs, images, m) for s, m in members.items()}, alone
 
     def reset(self) -> None:
-        """Forget everything measured."""
-        self.measured.clear()
+        """Remove all phrases."""
+        self.phrase_scores.clear()
 
     def _counted(self) -> list[Any]:
-        """Keys of the phrases that the figures are taken over, in order."""
-        return sorted(k for k, m in self.measured.items() if not (m.empty and self.protocol == "full"))
+        """Keys of the phrases that count in the figures, in order."""
+        return sorted(k for k, m in self.phrase_scores.items() if not (m.empty and self.protocol == "full"))
 
-    def _add(self, key: Hashable, phrase: Measured) -> None:
-        known = self.measured.setdefault(key, phrase)
-        if repr(known) != repr(phrase):  # repr, because NaN differs from itself
-            raise InputError(f"phrase {key} was measured twice, as {known} and as {phrase}")
+    def _add(self, key: Hashable, phrase: PhraseScore) -> None:
+        previous = self.phrase_scores.setdefault(key, phrase)
+        if repr(previous) != repr(phrase):  # repr, because NaN differs from itself
+            raise InputError(f"phrase {key} was measured twice, as {previous} and as {phrase}")
 
 
 def _mask(mask: ArrayLike) -> NDArray[np.bool_]:
     array = np.asarray(mask)
     if np.issubdtype(array.dtype, np.floating):
         raise InputError(
-            f"a mask holds booleans or integers, got {array.dtype}: cut the map at its threshold"
+            f"a mask holds booleans or integers, got {array.dtype}: apply a threshold to the map"
         )
     return array > 0
 
@@ -224,7 +210,7 @@ def _thresholds() -> NDArray[np.float64]:
 
 
 def _areas(ious: NDArray[np.float64], protocol: Protocol) -> NDArray[np.float64]:
-    """What each phrase adds to the area under the curve; the mean of it is Average Recall."""
+    """What each phrase adds to the area under the curve; its mean is the Average Recall."""
     if protocol == "full":
         return ious
     reached = np.searchsorted(_thresholds(), ious, side="right")  # thresholds t_i <= IoU
@@ -237,18 +223,18 @@ def _mean(values: NDArray[np.float64]) -> float:
 
 
 def _interval(
-    areas: NDArray[np.float64], photos: Sequence[Hashable], members: NDArray[np.bool_]
+    areas: NDArray[np.float64], images: Sequence[Hashable], members: NDArray[np.bool_]
 ) -> Interval | None:
     if not members.any():
         return None
-    return bootstrap(100 * areas[members], [photos[i] for i in np.flatnonzero(members).tolist()])
+    return bootstrap(100 * areas[members], [images[i] for i in np.flatnonzero(members).tolist()])
 
 
-def _photo(key: Any) -> Hashable:
+def _image(key: Any) -> Hashable:
     return key[:2] if isinstance(key, PhraseKey) else key
 
 
-def _members(rows: Sequence[Measured]) -> dict[str, NDArray[np.bool_]]:
+def _members(rows: Sequence[PhraseScore]) -> dict[str, NDArray[np.bool_]]:
     things = np.array([r.thing for r in rows], bool)
     plurals = np.array([r.plural for r in rows], bool)
     everything = np.ones(len(rows), bool)

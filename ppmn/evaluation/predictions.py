@@ -1,11 +1,12 @@
-"""Predicted masks as JSON lines, written by any system and measured by the same ruler.
+"""Predicted masks as JSON lines: any system can write them, and all are measured in the same way.
 
-One line a phrase: {"image_id": 139, "narrative_index": 0, "phrase_index": 2,
+One line per phrase: {"image_id": 139, "narrative_index": 0, "phrase_index": 2,
 "rle": {"size": [426, 640], "counts": "..."}, "score": 0.87}; and "source" where several sources are measured.
 docs/benchmark.md says what the indices count.
 """
 
 import json
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,14 @@ from ppmn.files import replacing
 from ppmn.images import decode_rle, encode_rle
 from ppmn.types import Mask
 
-Answers = Callable[[str, Narrative], Iterable[tuple[Mask | None, float]]]  # a mask and a score a phrase
+_log = logging.getLogger(__name__)
+
+Answers = Callable[[str, Narrative], Iterable[tuple[Mask | None, float]]]  # a mask and a score per phrase
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """One phrase's mask as COCO's compressed RLE, and how sure the model was."""
+    """One phrase's mask as COCO's compressed RLE, and its score."""
 
     size: tuple[int, int]
     counts: str
@@ -39,16 +42,14 @@ class Prediction:
 
 
 def write_predictions(predictions: Mapping[PhraseKey, Prediction], file: Path) -> None:
-    """Write one line a phrase, in the order of the keys; a file already there is lost by no failure."""
+    """Write one line per phrase, in the order of the keys."""
     with replacing(file) as part, part.open("w", encoding="utf-8") as lines:
         for key, prediction in sorted(predictions.items(), key=lambda item: item[0]):
             lines.write(json.dumps(_line(key, prediction)) + "\n")
 
 
-def read_predictions(
-    file: Path, sources: Mapping[str, Sequence[Narrative]]
-) -> tuple[dict[PhraseKey, Prediction], int]:
-    """Predictions of the measurable phrases of the sources, and the number of lines of other phrases."""
+def read_predictions(file: Path, sources: Mapping[str, Sequence[Narrative]]) -> dict[PhraseKey, Prediction]:
+    """Predictions of the measurable phrases of the sources; lines of other phrases are counted and logged."""
     narratives = {(s, n.index): n for s, rows in sources.items() for n in rows}
     predictions: dict[PhraseKey, Prediction] = {}
     others = 0
@@ -68,11 +69,13 @@ def read_predictions(
         raise InputError(
             f"{file}: none of its {others} lines is of a phrase with a ground truth in {', '.join(sources)}"
         )
-    return predictions, others
+    if others:
+        _log.warning(f"{others:,} lines of {file} are of phrases with no ground truth")
+    return predictions
 
 
 def file_answers(predictions: Mapping[PhraseKey, Prediction]) -> Answers:
-    """Answers that were written before; None for a phrase that has none."""
+    """Answers from a file; None for a phrase without a prediction."""
 
     def answer(source: str, narrative: Narrative) -> Iterator[tuple[Mask | None, float]]:
         for key in measurable(source, narrative):
@@ -85,15 +88,16 @@ def file_answers(predictions: Mapping[PhraseKey, Prediction]) -> Answers:
 def measurable(
     source: str, narrative: Narrative, protocol: Protocol = "full"
 ) -> dict[PhraseKey, AnnotatedPhrase]:
-    """The phrases whose truth is known, numbered among all noun phrases of their narrative.
+    """The phrases with a ground truth, numbered among all noun phrases of their narrative.
 
-    That is what is grounded; and, where the data says so, what is not in the photo, which the authors' data
-    never does: `ppmn2022` leaves it out.
+    These are the grounded ones, and in protocol `full` those annotated as absent from the image: the
+    authors' data has none of the latter.
     """
-    known = (
-        (i, p) for i, p in enumerate(narrative.phrases) if p.segment_ids or (p.absent and protocol == "full")
-    )
-    return {PhraseKey(source, narrative.image.id, narrative.index, i): p for i, p in known}
+    return {
+        PhraseKey(source, narrative.image.id, narrative.index, i): phrase
+        for i, phrase in enumerate(narrative.phrases)
+        if phrase.segment_ids or (phrase.absent and protocol == "full")
+    }
 
 
 def _line(key: PhraseKey, prediction: Prediction) -> dict[str, Any]:
@@ -158,7 +162,7 @@ def _rle(raw: Any) -> tuple[tuple[int, int], str]:
 
 
 def _covered(counts: str) -> int:
-    """How many pixels a compressed RLE describes: pycocotools leaves what is not described undefined."""
+    """How many pixels a compressed RLE describes: pycocotools leaves the others undefined."""
     runs: list[int] = []
     value = shift = 0
     for character in counts.encode("ascii"):
@@ -179,7 +183,7 @@ def _covered(counts: str) -> int:
 
 
 def _fits(key: PhraseKey, prediction: Prediction, narrative: Narrative) -> bool:
-    """Whether the prediction is of a measurable phrase; one that cannot be of this photo is refused."""
+    """Whether the prediction is of a measurable phrase; one that does not fit the image is refused."""
     image = narrative.image
     if key.image != image.id:
         raise InputError(f"narrative {key.narrative} is of image {image.id}, not of {key.image}")

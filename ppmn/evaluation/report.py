@@ -1,4 +1,4 @@
-"""The result of an evaluation as JSON, as the paper's table, and beside another run."""
+"""The result of an evaluation: as JSON, as the paper's table, and compared with another run."""
 
 import json
 import math
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ppmn.data.index import Narratives
 from ppmn.errors import InputError
 from ppmn.evaluation.metrics import (
     CURVE_THRESHOLDS,
@@ -13,24 +14,27 @@ from ppmn.evaluation.metrics import (
     SPLITS,
     AverageRecall,
     Interval,
-    Measured,
     PhraseKey,
+    PhraseScore,
 )
-from ppmn.files import replacing
+from ppmn.files import read_json, replacing
 
-Report = dict[str, Any]
+EvaluationReport = dict[str, Any]
 
 
-def report(
-    metric: AverageRecall, model: str, threshold: float | None, data: Sequence[Mapping[str, Any]]
-) -> Report:
-    """Every figure of a run; `data` names each source and its fingerprint. Scores are from 0 to 100."""
+def build_report(
+    metric: AverageRecall, model: str, threshold: float | None, sources: Mapping[str, Narratives]
+) -> EvaluationReport:
+    """Every figure of a run, and what it was measured on. Scores are from 0 to 100."""
     scores = metric.compute()
     return {
         "protocol": scores.protocol,
         "model": model,
         "threshold": threshold,
-        "data": list(data),
+        "data": [
+            {"source": source, "fingerprint": n.fingerprint, "narratives": len(n)}
+            for source, n in sources.items()
+        ],
         **scores.average_recall,
         "phrases": scores.phrases,
         "interval": {s: i and [i.low, i.high] for s, i in scores.interval.items()},
@@ -39,24 +43,21 @@ def report(
         "empty": scores.empty,
         "empty_found": scores.empty_found,
         "curve": {"iou": list(CURVE_THRESHOLDS), **scores.curve},
-        "records": [_record(key, phrase) for key, phrase in sorted(metric.measured.items())],
+        "records": [_record(key, phrase) for key, phrase in sorted(metric.phrase_scores.items())],
     }
 
 
-def write_report(content: Report, file: Path) -> None:
-    """Write a report, one phrase a line; a file already there is lost by no failure."""
+def write_report(content: EvaluationReport, file: Path) -> None:
+    """Write a report as JSON, one line per phrase."""
     records = ",\n".join(json.dumps(record, allow_nan=False) for record in content["records"])
     head = json.dumps({k: v for k, v in content.items() if k != "records"}, indent=1, allow_nan=False)
     with replacing(file) as part:
         part.write_text(f'{head[:-2]},\n "records": [\n{records}\n]\n}}\n', encoding="utf-8")
 
 
-def read_report(file: Path) -> Report:
+def read_report(file: Path) -> EvaluationReport:
     """Read what `write_report` wrote."""
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{file} is not a readable report of an evaluation ({error})") from error
+    content = read_json(file)
     needed = ("protocol", "model", "data", "phrases", "curve", "records", *SPLITS)
     missing = [n for n in needed if n not in content] if isinstance(content, dict) else list(needed)
     if missing or content["protocol"] not in PROTOCOLS:
@@ -66,21 +67,23 @@ def read_report(file: Path) -> Report:
     return dict(content)
 
 
-def compare(ours: Report, theirs: Report) -> tuple[dict[str, Interval | None], int]:
-    """Paired difference ours - theirs a split, and the number of phrases that only one of them measured."""
+def compare_reports(
+    ours: EvaluationReport, theirs: EvaluationReport
+) -> tuple[dict[str, Interval | None], int]:
+    """Paired difference ours - theirs per split, and the number of phrases that only one of them measured."""
     return _metric(ours).difference(_metric(theirs))
 
 
-def table(content: Report) -> str:
+def format_report(content: EvaluationReport) -> str:
     """The paper's table, with the number of phrases and a bootstrap interval under each value."""
     threshold = "" if content["threshold"] is None else f", threshold {content['threshold']:g}"
-    spans = [content["interval"][s] for s in SPLITS]
+    intervals = [content["interval"][s] for s in SPLITS]
     lines = [
         f"{content['model']} on {', '.join(d['source'] for d in content['data'])}: "
         f"protocol {content['protocol']}{threshold}",
         _row("", SPLITS),
         _row("Average Recall", ["-" if content[s] is None else f"{content[s]:.1f}" for s in SPLITS]),
-        _row("95 % interval", [f"{i[0]:.1f} to {i[1]:.1f}" if i else "-" for i in spans]),
+        _row("95 % interval", [f"{i[0]:.1f} to {i[1]:.1f}" if i else "-" for i in intervals]),
         _row("phrases", [f"{content['phrases'][s]:,}" for s in SPLITS]),
     ]
     if content["missing"]:
@@ -94,7 +97,7 @@ def table(content: Report) -> str:
     return "\n".join(lines)
 
 
-def comparison_table(difference: Mapping[str, Interval | None], alone: int, other: str) -> str:
+def format_comparison(difference: Mapping[str, Interval | None], alone: int, other: str) -> str:
     """The paired difference to another run, in points of Average Recall."""
     values = [difference[s] for s in SPLITS]
     lines = [
@@ -104,7 +107,7 @@ def comparison_table(difference: Mapping[str, Interval | None], alone: int, othe
         _row("95 % interval", [f"{i.low:+.1f} to {i.high:+.1f}" if i else "-" for i in values]),
     ]
     if alone:
-        lines.append(f"{alone:,} phrases are in one of the two runs only and are left out")
+        lines.append(f"{alone:,} phrases are in only one of the two runs and are not compared")
     return "\n".join(lines)
 
 
@@ -112,7 +115,7 @@ def _row(name: str, cells: Sequence[str]) -> str:
     return f"{name:<15}" + "".join(f"{cell:>15}" for cell in cells)
 
 
-def _record(key: PhraseKey, phrase: Measured) -> dict[str, Any]:
+def _record(key: PhraseKey, phrase: PhraseScore) -> dict[str, Any]:
     iou = None if math.isnan(phrase.iou) else phrase.iou
     return key._asdict() | {
         "iou": iou,
@@ -123,15 +126,15 @@ def _record(key: PhraseKey, phrase: Measured) -> dict[str, Any]:
     }
 
 
-def _metric(content: Report) -> AverageRecall:
-    """The measured phrases of a report, keyed by the data's fingerprint: folders may have moved."""
+def _metric(content: EvaluationReport) -> AverageRecall:
+    """The phrases of a report, with the data's fingerprint as their source: folders may have moved."""
     metric = AverageRecall(content["protocol"])
     try:
-        prints = {source["source"]: source["fingerprint"] for source in content["data"]}
+        fingerprints = {source["source"]: source["fingerprint"] for source in content["data"]}
         for r in content["records"]:
-            key = PhraseKey(prints[r["source"]], r["image"], r["narrative"], r["phrase"])
+            key = PhraseKey(fingerprints[r["source"]], r["image"], r["narrative"], r["phrase"])
             iou = math.nan if r["iou"] is None else float(r["iou"])
-            metric.merge({key: Measured(iou, r["thing"], r["plural"], r["empty"], r["missing"])})
+            metric.merge({key: PhraseScore(iou, r["thing"], r["plural"], r["empty"], r["missing"])})
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"the report of {content['model']} has a broken record ({error!r})") from error
     return metric

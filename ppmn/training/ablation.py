@@ -1,134 +1,120 @@
-"""The paper's ablation tables: one training run a cell and seed, one table a question."""
+"""The paper's ablation tables: one training run per cell and seed, one table per question."""
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
 
 from ppmn.config import TrainConfig
-from ppmn.errors import InputError
-from ppmn.evaluation.evaluate import evaluate, model_answers, open_sources
+from ppmn.data.panoptic import DataSpec
+from ppmn.evaluation.evaluate import evaluate, model_answers, open_narratives_of
+from ppmn.evaluation.figures import new_figure
 from ppmn.evaluation.metrics import SPLITS
-from ppmn.files import replacing
+from ppmn.files import read_json, replacing
 from ppmn.grounding.grounder import Grounder
-from ppmn.model import folder as weights
+from ppmn.model.folder import load_model
 from ppmn.presets import override
 from ppmn.training.trainer import train
 
-Scores = dict[str, float | None]
+_log = logging.getLogger(__name__)
+
+Recalls = dict[str, float | None]  # Average Recall of every split
 
 
 @dataclass(frozen=True)
-class Table:
-    """One table of the paper: what changes, its values, and what is held at which value."""
+class AblationTable:
+    """One table of the paper: the field that varies, its values, and fields that are fixed."""
 
     title: str
     field: str
     values: tuple[str, ...]
-    held: tuple[tuple[str, str], ...] = ()
+    fixed: tuple[tuple[str, str], ...] = ()
 
 
-TABLES = {
-    "pixels": Table("S", "model.pixels", ("0", "100", "200", "300"), (("model.rounds", "1"),)),
-    "rounds": Table("L", "model.rounds", ("1", "2", "3", "4"), (("model.pixels", "200"),)),
-    "aggregation": Table("Method", "model.aggregation", ("mutan", "sk", "mca")),
+ABLATION_TABLES = {
+    "pixels": AblationTable("S", "model.pixels", ("0", "100", "200", "300"), (("model.rounds", "1"),)),
+    "rounds": AblationTable("L", "model.rounds", ("1", "2", "3", "4"), (("model.pixels", "200"),)),
+    "aggregation": AblationTable("Method", "model.aggregation", ("mutan", "sk", "mca")),
 }
 
 
 def ablate(
     name: str,
     config: TrainConfig,
-    data: Sequence[str],
-    test: Sequence[str],
+    train_specs: Sequence[DataSpec],
+    test_specs: Sequence[DataSpec],
     out: Path,
-    seeds: Sequence[int],
+    *,
+    seeds: Sequence[int] = (0, 1, 2),
     values: Sequence[str] = (),
     init: Path | None = None,
     cache: Path | None = None,
-) -> None:
-    """Train and measure every cell of a table; cells that are done are not done again."""
-    table = TABLES[name]
-    cells: dict[str, list[Scores]] = {}
+) -> str:
+    """Train and measure every cell of a table, draw it and return it as Markdown; done cells are skipped."""
+    table = ABLATION_TABLES[name]
+    cells: dict[str, list[Recalls]] = {}
     for value in values or table.values:
         changed = config
-        for field, text in (*table.held, (table.field, value)):
+        for field, text in (*table.fixed, (table.field, value)):
             changed = override(changed, field, text)
         for seed in seeds:
             folder = out / f"{name}-{value}-seed{seed}"
-            scores = cell(override(changed, "seed", str(seed)), data, test, folder, init, cache)
-            cells.setdefault(value, []).append(scores)
-    text = markdown(table.title, cells)
+            scores = folder / "scores.json"
+            if not scores.is_file():
+                seeded = override(changed, "seed", str(seed))
+                train(seeded, train_specs, folder, init=init, cache=cache)
+                _measure_cell(folder, test_specs, scores)
+            cells.setdefault(value, []).append(read_json(scores))
+    text = _markdown(table.title, cells)
     with replacing(out / f"{name}.md") as part:
         part.write_text(text, encoding="utf-8")
-    draw(table.title, cells, out / f"{name}.png")
-    print(text)
-    print(f"in {out / f'{name}.md'} and {out / f'{name}.png'}")
+    _draw(table.title, cells, out / f"{name}.png")
+    _log.info(f"the table is in {out / f'{name}.md'} and {out / f'{name}.png'}")
+    return text
 
 
-def cell(
-    config: TrainConfig,
-    data: Sequence[str],
-    test: Sequence[str],
-    folder: Path,
-    init: Path | None,
-    cache: Path | None,
-) -> Scores:
-    """One run, trained and measured with protocol `full`; a run that was stopped goes on."""
-    file = folder / "scores.json"
-    if not file.is_file():
-        train(config, data, folder, init, cache)
-        grounder = Grounder(weights.load_model(folder), name=folder.name)
-        scores = evaluate(model_answers(grounder), open_sources(test)).metric.compute()
-        with replacing(file) as part:
-            part.write_text(json.dumps(scores.average_recall) + "\n", encoding="utf-8")
-    try:
-        found: Scores = json.loads(file.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise InputError(f"{file} is not JSON ({error}); delete it to measure again") from error
-    return found
+def _measure_cell(folder: Path, specs: Sequence[DataSpec], file: Path) -> None:
+    grounder = Grounder(load_model(folder), name=folder.name)
+    scores = evaluate(model_answers(grounder), open_narratives_of(specs)).metric.compute()
+    with replacing(file) as part:
+        part.write_text(json.dumps(scores.average_recall) + "\n", encoding="utf-8")
 
 
-def markdown(title: str, cells: dict[str, list[Scores]]) -> str:
+def _markdown(title: str, cells: dict[str, list[Recalls]]) -> str:
     """The table in the paper's form: Average Recall, mean and standard deviation over seeds."""
     seeds = max(len(runs) for runs in cells.values())
     lines = [f"| {title} | {' | '.join(SPLITS)} |", "|---" * (len(SPLITS) + 1) + "|"]
     for value, runs in cells.items():
-        lines.append(f"| {value} | {' | '.join(figure(known(runs, split)) for split in SPLITS)} |")
+        lines.append(f"| {value} | {' | '.join(_cell(_values(runs, split)) for split in SPLITS)} |")
     return "\n".join(
         [*lines, "", f"Average Recall, protocol full, {seeds} seeds: mean ± standard deviation.", ""]
     )
 
 
-def known(runs: Sequence[Scores], split: str) -> list[float]:
+def _values(runs: Sequence[Recalls], split: str) -> list[float]:
     return [value for run in runs if (value := run[split]) is not None]
 
 
-def figure(values: Sequence[float]) -> str:
+def _cell(values: Sequence[float]) -> str:
     if not values:
         return "-"
     return f"{mean(values):.1f}" + (f" ± {stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def draw(title: str, cells: dict[str, list[Scores]], file: Path) -> None:
-    """Every run a dot, the mean a line."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise InputError("tables are drawn with matplotlib: pip install 'ppmn[train]'") from error
-    picture = Figure(figsize=(6, 4), layout="constrained")
-    FigureCanvasAgg(picture)
-    axes = picture.subplots()
+def _draw(title: str, cells: dict[str, list[Recalls]], file: Path) -> None:
+    """A dot per run, a line through the means."""
+    figure = new_figure(6, 4)
+    axes = figure.subplots()
     for index, split in enumerate(SPLITS):
-        columns = {x: values for x, runs in enumerate(cells.values()) if (values := known(runs, split))}
-        axes.plot(
-            list(columns), [mean(values) for values in columns.values()], color=f"C{index}", label=split
-        )
+        columns = {x: values for x, runs in enumerate(cells.values()) if (values := _values(runs, split))}
+        means = [mean(values) for values in columns.values()]
+        axes.plot(list(columns), means, color=f"C{index}", label=split)
         for x, values in columns.items():
             axes.scatter([x] * len(values), values, color=f"C{index}", s=12)
     axes.set_xticks(range(len(cells)), list(cells))
     axes.set(xlabel=title, ylabel="Average Recall (full)")
     axes.legend()
     with replacing(file) as part:
-        picture.savefig(part, dpi=120, format="png")
+        figure.savefig(part, dpi=120, format="png")

@@ -1,67 +1,69 @@
-"""Changes to a photo and its segments before it is narrated: pasted things, flips, crops, colours."""
+"""Random changes to an image and its segments before it is narrated: pasted things, flips, crops, colours."""
 
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageEnhance
 
 from ppmn.config import Augment
 from ppmn.data.panoptic import IGNORE_ID, PanopticImage
 from ppmn.images import read_image
+from ppmn.types import SegmentIds
 
-SHARES = (0.003, 0.15)  # of its photo: how large a thing is that is pasted into another
-SCALES = (0.6, 1.2)  # what it is brought to
+PASTED_AREAS = (0.003, 0.15)  # fractions of its image between which a thing may be pasted elsewhere
+PASTED_SCALES = (0.6, 1.2)  # that it is resized by
 
-View = tuple[PanopticImage, Image.Image, NDArray[np.int32]]  # ids (H, W)
+View = tuple[PanopticImage, Image.Image, SegmentIds]  # annotation, image, ids
 
 
-def pasted(view: View, donor: PanopticImage, things: set[int], rng: np.random.Generator, most: int) -> View:
-    """The photo with up to `most` things of another, of its `things` categories, cut out and put anywhere."""
-    image, photo, ids = view
+def paste_things(
+    view: View, donor: PanopticImage, things: set[int], rng: np.random.Generator, limit: int
+) -> View:
+    """Paste up to `limit` things of another image at random places; `things` are their categories."""
+    annotation, image, ids = view
     area = donor.height * donor.width
     whole = [s for s in donor.segments if s.category_id in things and not s.iscrowd]
-    fit = [s for s in whole if SHARES[0] * area < s.area < SHARES[1] * area]
+    fit = [s for s in whole if PASTED_AREAS[0] * area < s.area < PASTED_AREAS[1] * area]
     if not fit:
         return view
-    theirs, their_ids = read_image(donor.file), donor.ids()
-    photo, ids, segments = photo.copy(), ids.copy(), list(image.segments)
-    for index in rng.permutation(len(fit))[:most]:
-        segment, scale = fit[int(index)], rng.uniform(*SCALES)
-        mask = Image.fromarray(their_ids == segment.id)
+    donor_image, donor_ids = read_image(donor.file), donor.ids()
+    image, ids, segments = image.copy(), ids.copy(), list(annotation.segments)
+    for index in rng.permutation(len(fit))[:limit]:
+        segment, scale = fit[int(index)], rng.uniform(*PASTED_SCALES)
+        mask = Image.fromarray(donor_ids == segment.id)
         if (box := mask.getbbox()) is None:
             continue
         size = (max(1, round((box[2] - box[0]) * scale)), max(1, round((box[3] - box[1]) * scale)))
-        if size[0] > photo.width or size[1] > photo.height:
+        if size[0] > image.width or size[1] > image.height:
             continue
         mask = mask.crop(box).resize(size)
-        x, y = int(rng.integers(photo.width - size[0] + 1)), int(rng.integers(photo.height - size[1] + 1))
-        photo.paste(theirs.crop(box).resize(size, Image.Resampling.BILINEAR), (x, y), mask)
+        x, y = int(rng.integers(image.width - size[0] + 1)), int(rng.integers(image.height - size[1] + 1))
+        image.paste(donor_image.crop(box).resize(size, Image.Resampling.BILINEAR), (x, y), mask)
         id = max(int(ids[ids != IGNORE_ID].max(initial=0)), *(s.id for s in segments), 0) + 1
         inside = np.asarray(mask)
         ids[y : y + size[1], x : x + size[0]][inside] = id
         segments.append(replace(segment, id=id, area=int(inside.sum()), bbox=(x, y, *size)))
-    return replace(image, segments=tuple(segments)), photo, ids
+    return replace(annotation, segments=tuple(segments)), image, ids
 
 
-def changed_photo(
-    photo: Image.Image, ids: NDArray[np.int32], rng: np.random.Generator, augment: Augment
-) -> tuple[Image.Image, NDArray[np.int32]]:
-    """Flipped and cropped at random, the photo and its ids alike."""
+def flip_and_crop(
+    image: Image.Image, ids: SegmentIds, rng: np.random.Generator, augment: Augment
+) -> tuple[Image.Image, SegmentIds]:
+    """A random flip and crop, the same for an image and its ids."""
     if augment.flip and rng.random() < 0.5:
-        photo, ids = photo.transpose(Image.Transpose.FLIP_LEFT_RIGHT), ids[:, ::-1]
+        image, ids = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), ids[:, ::-1]
     if augment.min_crop < 1:
-        share = rng.uniform(augment.min_crop, 1)
-        height, width = (max(1, round(side * share)) for side in ids.shape)
+        fraction = rng.uniform(augment.min_crop, 1)
+        height, width = (max(1, round(side * fraction)) for side in ids.shape)
         top, left = int(rng.integers(len(ids) - height + 1)), int(rng.integers(ids.shape[1] - width + 1))
-        photo = photo.crop((left, top, left + width, top + height))
+        image = image.crop((left, top, left + width, top + height))
         ids = ids[top : top + height, left : left + width]
-    return photo, np.ascontiguousarray(ids)
+    return image, np.ascontiguousarray(ids)
 
 
-def recoloured(photo: Image.Image, rng: np.random.Generator, share: float) -> Image.Image:
-    """Brightness, contrast and saturation changed a little, after the colours have been told."""
-    if share > 0:
+def color_jitter(image: Image.Image, rng: np.random.Generator, limit: float) -> Image.Image:
+    """Brightness, contrast and saturation changed at random, each by at most the fraction `limit`."""
+    if limit > 0:
         for enhance in (ImageEnhance.Brightness, ImageEnhance.Contrast, ImageEnhance.Color):
-            photo = enhance(photo).enhance(float(rng.uniform(1 - share, 1 + share)))
-    return photo
+            image = enhance(image).enhance(float(rng.uniform(1 - limit, 1 + limit)))
+    return image

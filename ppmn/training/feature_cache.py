@@ -1,10 +1,11 @@
-"""Outputs of frozen encoders, kept on disk: a photo is encoded once, whatever the epochs.
+"""A cache of the outputs of frozen encoders on disk: an image is encoded once, not in every epoch.
 
-An entry is one file of half-precision tensors, found by the encoder's fingerprint and the content it
-encodes. It is written under another name and moved into place, so that what is there is whole.
+An entry is one file of half-precision tensors, found by the fingerprint of the encoder and the content
+that was encoded. It is written under another name and moved into place, so an entry is always complete.
 """
 
 import hashlib
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,30 +20,30 @@ from torch import Tensor, nn
 from ppmn.errors import InputError
 from ppmn.files import replacing
 
+_log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
-class Caches:
-    """Of each encoder, where its outputs are kept; None where they are not."""
+class FeatureCaches:
+    """The cache of each encoder; None: its outputs are not cached."""
 
-    image: "Cache | None" = None
-    text: "Cache | None" = None
+    image: "FeatureCache | None" = None
+    text: "FeatureCache | None" = None
 
 
-class Cache:
-    """A folder of what one encoder made."""
+class FeatureCache:
+    """A folder with the outputs of one encoder."""
 
     def __init__(self, folder: Path, encoder: str) -> None:
         self.folder = folder
-        mark = folder / "encoder"
+        marker = folder / "encoder"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if not mark.is_file():  # several processes may open it at once: it is there whole, or not yet
-                with replacing(mark) as part:
+            if not marker.is_file():  # several processes may do this at once: atomically
+                with replacing(marker) as part:
                     part.write_text(f"{encoder}\n")
-            if mark.read_text().strip() != encoder:
-                raise InputError(
-                    f"{folder} holds what another encoder made; give this one a folder of its own"
-                )
+            if marker.read_text().strip() != encoder:
+                raise InputError(f"{folder} is the cache of another encoder; use another folder")
         except OSError as error:
             raise InputError(f"the cache {folder} cannot be written ({error})") from error
 
@@ -50,7 +51,7 @@ class Cache:
         return self.folder / key[:2] / f"{key}.safetensors"
 
     def read(self, key: str) -> dict[str, Tensor] | None:
-        """An entry, memory-mapped, or None where it is not there."""
+        """An entry, memory-mapped, or None if there is none."""
         file = self.file(key)
         if not file.is_file():
             return None
@@ -61,7 +62,7 @@ class Cache:
             raise InputError(f"the cache entry {file} is damaged ({error}); delete it") from error
 
     def write(self, key: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Keep an entry; what comes back is what will be read, in half precision."""
+        """Write an entry and return it as it will be read, in half precision."""
         halves = {name: value.detach().half().cpu().contiguous() for name, value in tensors.items()}
         file = self.file(key)
         part = file.with_name(f".{key}.{os.getpid()}")
@@ -75,9 +76,11 @@ class Cache:
         return halves
 
     def require(self, size: float) -> None:
-        """Say how much it will take before the first byte, and refuse where there is no room."""
+        """Log how large the cache will become, and refuse if the disk has less space."""
         free = shutil.disk_usage(self.folder).free
-        print(f"the cache {self.folder} will take up to {size / 1e9:.2f} GB; {free / 1e9:.1f} GB are free")
+        _log.info(
+            f"the cache {self.folder} will take up to {size / 1e9:.2f} GB; {free / 1e9:.1f} GB are free"
+        )
         if size > free:
             raise InputError(
                 f"the cache needs {size / 1e9:.2f} GB and {self.folder} has {free / 1e9:.2f} GB free"
@@ -85,13 +88,13 @@ class Cache:
 
 
 def content_key(content: bytes) -> str:
-    """The name of what is encoded, by its content."""
+    """SHA-256 of the content that is encoded, the key of its entry."""
     return hashlib.sha256(content).hexdigest()
 
 
-def fingerprint(module: nn.Module, about: str) -> str:
-    """SHA-256 of a module's tensors by name, and of what else decides its outputs."""
-    digest = hashlib.sha256(about.encode())
+def encoder_fingerprint(module: nn.Module, description: str) -> str:
+    """SHA-256 of a module's tensors, and of a description of everything else that decides its outputs."""
+    digest = hashlib.sha256(description.encode())
     for name, value in sorted(module.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())

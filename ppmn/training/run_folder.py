@@ -1,4 +1,4 @@
-"""What a run leaves on disk: checkpoints that are whole or not there, its log, its configuration."""
+"""What a run writes to disk: checkpoints, which are written atomically, its log, its configuration."""
 
 import contextlib
 import json
@@ -12,32 +12,29 @@ import torch
 from torch import Tensor
 
 from ppmn.errors import InputError
-from ppmn.files import read_json, replacing
+from ppmn.files import make_folder, read_json, replacing
 
 
 @dataclass
 class Progress:
-    """Where a run stands, after `step` steps of `epoch`."""
+    """The position of a run: after `step` steps of `epoch`."""
 
     epoch: int = 0
     step: int = 0  # within the epoch
     total: int = 0  # since the start
     best: float = -1.0
-    bad: int = 0  # photos that could not be read
+    unreadable: int = 0  # samples that could not be read
 
 
 class RunFolder:
-    """One run's folder: `train.json`, `log.jsonl`, `checkpoints/`, `best.pt`, and in the end the model."""
+    """One run's folder: `train.json`, `log.jsonl`, `checkpoints/`, `best.pt`, and at the end the model."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        try:
-            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{folder} cannot be written ({error.strerror})") from error
+        make_folder(folder / "checkpoints")
 
     def claim(self, identity: Mapping[str, Any]) -> None:
-        """Write what the run is, or refuse where the folder holds another run."""
+        """Write the identity of the run, or refuse if the folder holds another run."""
         file = self.folder / "train.json"
         wanted = json.loads(json.dumps(identity))
         if not file.is_file():
@@ -45,7 +42,7 @@ class RunFolder:
                 part.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
             return
         found = read_json(file)
-        changed = sorted(differences(found, wanted))
+        changed = sorted(_differences(found, wanted))
         if changed:
             shown = "; ".join(changed[:3])
             raise InputError(
@@ -53,15 +50,16 @@ class RunFolder:
             )
 
     def threads(self) -> int:
-        """The number of threads that the run began with, 0 if it is new: more or fewer give other bits."""
+        """The number of threads that the run started with, 0 if it is new: other numbers give other bits."""
         file = self.folder / "train.json"
         return int(read_json(file)["threads"]) if file.is_file() else 0
 
     def checkpoints(self) -> list[Path]:
-        """Whole checkpoints, the newest last."""
+        """The checkpoints, the newest last."""
         return sorted((self.folder / "checkpoints").glob("[0-9]*.pt"))
 
     def save(self, progress: Progress, state: dict[str, Any], keep: int) -> None:
+        """Write a checkpoint and delete all but the newest `keep`."""
         file = self.folder / "checkpoints" / f"{progress.total:08}.pt"
         with replacing(file) as part:
             torch.save({"progress": vars(progress), **state}, part)
@@ -69,19 +67,22 @@ class RunFolder:
             old.unlink()
 
     def newest(self) -> dict[str, Any] | None:
+        """The newest checkpoint, if there is one."""
         files = self.checkpoints()
-        return read(files[-1]) if files else None
+        return _read_checkpoint(files[-1]) if files else None
 
     def save_best(self, state: dict[str, Tensor]) -> None:
+        """Write the weights of the best network so far."""
         with replacing(self.folder / "best.pt") as part:
             torch.save(state, part)
 
     def best(self) -> dict[str, Tensor] | None:
+        """The weights of the best network so far, if there was a validation."""
         file = self.folder / "best.pt"
-        return read(file) if file.is_file() else None
+        return _read_checkpoint(file) if file.is_file() else None
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """One JSON line, and the same as curves where TensorBoard is installed."""
+        """Append one JSON line, and points of curves if TensorBoard is installed."""
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
         if self.board is not None:
@@ -99,7 +100,7 @@ class RunFolder:
         return SummaryWriter(str(self.folder / "tensorboard"))
 
     def rewind_log(self, progress: Progress) -> None:
-        """Forget the lines of steps and evaluations that will be done again."""
+        """Remove the lines of steps and evaluations that will be repeated."""
         file = self.folder / "log.jsonl"
         if not file.is_file():
             return
@@ -107,14 +108,14 @@ class RunFolder:
         for line in file.read_text(encoding="utf-8").splitlines():
             with contextlib.suppress(json.JSONDecodeError):  # a line cut off by a kill
                 read_line = json.loads(line)
-                evaluated = "validation" in read_line and progress.step > 0  # its epoch is not over yet
-                if read_line["total"] < progress.total + (not evaluated):
+                repeated = "validation" in read_line and progress.step > 0  # its epoch is not over yet
+                if read_line["total"] < progress.total + (not repeated):
                     kept.append(line)
         with replacing(file) as part:
             part.write_text("".join(f"{line}\n" for line in kept), encoding="utf-8")
 
 
-def read(file: Path) -> dict[str, Any]:
+def _read_checkpoint(file: Path) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:
@@ -122,10 +123,10 @@ def read(file: Path) -> dict[str, Any]:
     return state
 
 
-def differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
+def _differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:
     """Where two configurations differ, field by field."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         for name in found.keys() | wanted.keys():
-            yield from differences(found.get(name), wanted.get(name), f"{where}.{name}" if where else name)
+            yield from _differences(found.get(name), wanted.get(name), f"{where}.{name}" if where else name)
     elif found != wanted:
         yield f"{where} was {found} and is {wanted}"

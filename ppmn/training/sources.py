@@ -1,4 +1,4 @@
-"""What is trained on: a photo, its narrative (given, or made anew every epoch), and its segment ids."""
+"""Training samples: an image, its narrative (annotated, or generated each time), and its segment ids."""
 
 import hashlib
 from collections.abc import Sequence
@@ -7,45 +7,44 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
 from ppmn.config import Augment
 from ppmn.data.index import open_narratives
 from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
-from ppmn.data.panoptic import IGNORE_ID, UNLABELED, PanopticImage, read_panoptic
-from ppmn.data.source_spec import parse_spec
+from ppmn.data.panoptic import IGNORE_ID, UNLABELED, DataSpec, PanopticImage, read_panoptic
 from ppmn.errors import InputError
 from ppmn.images import read_image
 from ppmn.synthetic.narrator import GeneratedCaption, Narrator, join_captions, rng_for
-from ppmn.training.augment import changed_photo, pasted, recoloured
+from ppmn.training.augment import color_jitter, flip_and_crop, paste_things
+from ppmn.types import SegmentIds
 
-ONCE = 2**31  # the epoch in which validation narratives are made
+VALIDATION_EPOCH = 2**31  # seeds the narratives that are generated for validation
 
 
 @dataclass(frozen=True)
-class Sample:
-    """One photo with one narrative, as the network is to see them."""
+class TrainingSample:
+    """One image with one narrative."""
 
-    image: PanopticImage
-    photo: Image.Image
-    ids: NDArray[np.int32]  # (H, W)
+    annotation: PanopticImage
+    image: Image.Image
+    ids: SegmentIds
     caption: str
-    phrases: tuple[AnnotatedPhrase, ...]  # the supervised ones: grounded, or known to be absent
-    void: tuple[int, ...]  # ids that are neither in nor out
-    changed: bool = False  # the photo is not as its file has it
+    phrases: tuple[AnnotatedPhrase, ...]  # those with a target: grounded, or known to be absent
+    ignore_ids: tuple[int, ...]
+    augmented: bool = False  # the image differs from its file
 
 
 class Source:
-    """One split of one folder: narratives where it has them, otherwise photos that are narrated."""
+    """One split of one folder; images without annotated narratives are narrated."""
 
-    def __init__(self, root: Path, split: str, weight: float) -> None:
+    def __init__(self, root: Path, split: str, weight: float = 1.0) -> None:
         self.name, self.weight = f"{root.name}:{split}", weight
-        self.given: Sequence[Narrative] | None = None
+        self.narratives: Sequence[Narrative] | None = None
         self.images: Sequence[PanopticImage] = ()
         if narratives_file(root, split).is_file():
             narratives = open_narratives(root, split)
-            self.given, self.categories = narratives, narratives.categories
+            self.narratives, self.categories = narratives, narratives.categories
             self.fingerprint, self.complete = narratives.fingerprint, narratives.complete
         else:
             panoptic = read_panoptic(root, split)
@@ -60,87 +59,106 @@ class Source:
         return Narrator(self.categories, complete=self.complete)
 
     def __len__(self) -> int:
-        return len(self.images if self.given is None else self.given)
+        return len(self.images if self.narratives is None else self.narratives)
 
-    def image(self, index: int) -> PanopticImage:
-        return self.images[index] if self.given is None else self.given[index].image
+    def annotation(self, index: int) -> PanopticImage:
+        """The panoptic annotation of a sample."""
+        return self.images[index] if self.narratives is None else self.narratives[index].image
 
-    def void(self, image: PanopticImage) -> tuple[int, ...]:
-        """Unlabelled pixels are unknown where people labelled stuff too, and background elsewhere."""
-        unknown = self.has_stuff and all(s.score is None for s in image.segments)
-        return (UNLABELED, IGNORE_ID) if unknown else (IGNORE_ID,)
+    def ignore_ids(self, annotation: PanopticImage) -> tuple[int, ...]:
+        """Unlabelled pixels are ignored where people labelled stuff too, and background elsewhere."""
+        by_people = self.has_stuff and all(s.score is None for s in annotation.segments)
+        return (UNLABELED, IGNORE_ID) if by_people else (IGNORE_ID,)
 
     def sample(
         self,
         index: int,
         rng: np.random.Generator,
-        augment: Augment,
-        absent: int,
+        *,
+        augment: Augment | None = None,
+        negative_phrases: int = 0,
+        narratives_per_image: int = 1,
         copy: int = 0,
         donors: Sequence[int] = (),
-        narratives: int = 1,
-    ) -> Sample:
-        """One sample; a made narrative tells what is there after pasting from `donors`, flips and crops."""
-        image = self.image(index)
-        photo, ids = read_image(image.file), image.ids()
-        if ids.shape != (photo.height, photo.width):
-            there = f"{ids.shape[1]}x{ids.shape[0]}"
-            raise InputError(f"{image.file} is {photo.width}x{photo.height} and its segmentation {there}")
-        if self.given is not None:
-            narrative = self.given[index]
-            return Sample(image, photo, ids, narrative.caption, narrative.grounded, self.void(image))
-        chance = rng_for(copy, index, 0) if augment.fixed else rng
+    ) -> TrainingSample:
+        """One sample; only images whose narrative is generated are augmented, before it is generated."""
+        annotation = self.annotation(index)
+        image, ids = read_image(annotation.file), annotation.ids()
+        if ids.shape != (image.height, image.width):
+            size = f"{ids.shape[1]}x{ids.shape[0]}"
+            raise InputError(f"{annotation.file} is {image.width}x{image.height} and its segmentation {size}")
+        if self.narratives is not None:
+            narrative = self.narratives[index]
+            ignore_ids = self.ignore_ids(annotation)
+            return TrainingSample(annotation, image, ids, narrative.caption, narrative.grounded, ignore_ids)
+        augment = augment or Augment()
+        image_rng = rng_for(copy, index, 0) if augment.fixed else rng
         augment = Augment() if augment.fixed and copy == 0 else augment
-        paste = int(chance.integers(augment.max_pasted + 1)) if augment.max_pasted and donors else 0
-        if paste:
-            things = {c.id for c in self.categories.values() if c.isthing}
-            donor = self.images[donors[int(chance.integers(len(donors)))]]
-            image, photo, ids = pasted((image, photo, ids), donor, things, chance, paste)
-        changed, changed_ids = changed_photo(photo, ids, chance, augment)
-        told = self.told(image, changed_ids, changed, rng, absent, narratives)
-        if not any(p.segment_ids for p in told.phrases):  # the crop kept nothing that can be told
-            changed, changed_ids = photo, ids
-            told = self.told(image, ids, photo, rng, absent, narratives)
-        phrases = tuple(p for p in told.phrases if p.segment_ids or p.absent)
-        coloured = recoloured(changed, chance, augment.color_jitter)
-        void = self.void(image)
-        return Sample(image, coloured, changed_ids, told.caption, phrases, void, augment != Augment())
-
-    def told(
-        self,
-        image: PanopticImage,
-        ids: NDArray[np.int32],
-        photo: Image.Image,
-        rng: np.random.Generator,
-        absent: int,
-        narratives: int,
-    ) -> GeneratedCaption:
-        """So many narratives of one photo, one after the other."""
-        pixels = np.asarray(photo)
-        return join_captions(
-            [self.narrator(image, ids, pixels, rng, negative_phrases=absent) for _ in range(narratives)]
+        annotation, image, ids = self._paste((annotation, image, ids), donors, image_rng, augment.max_pasted)
+        cropped, cropped_ids = flip_and_crop(image, ids, image_rng, augment)
+        counts = (negative_phrases, narratives_per_image)
+        narrated = self._narrate(annotation, cropped_ids, cropped, rng, *counts)
+        if not any(p.segment_ids for p in narrated.phrases):  # nothing to narrate is left in the crop
+            cropped, cropped_ids = image, ids
+            narrated = self._narrate(annotation, ids, image, rng, *counts)
+        phrases = tuple(p for p in narrated.phrases if p.segment_ids or p.absent)
+        jittered = color_jitter(cropped, image_rng, augment.color_jitter)  # narrated in its own colours
+        ignore_ids, augmented = self.ignore_ids(annotation), augment != Augment()
+        return TrainingSample(
+            annotation, jittered, cropped_ids, narrated.caption, phrases, ignore_ids, augmented
         )
 
+    def _paste(
+        self,
+        view: tuple[PanopticImage, Image.Image, SegmentIds],
+        donors: Sequence[int],
+        rng: np.random.Generator,
+        limit: int,
+    ) -> tuple[PanopticImage, Image.Image, SegmentIds]:
+        count = int(rng.integers(limit + 1)) if limit and donors else 0
+        if not count:
+            return view
+        things = {c.id for c in self.categories.values() if c.isthing}
+        donor = self.images[donors[int(rng.integers(len(donors)))]]
+        return paste_things(view, donor, things, rng, count)
+
+    def _narrate(
+        self,
+        annotation: PanopticImage,
+        ids: SegmentIds,
+        image: Image.Image,
+        rng: np.random.Generator,
+        negative_phrases: int,
+        count: int,
+    ) -> GeneratedCaption:
+        """As many narratives of one image as asked for, joined to one."""
+        pixels = np.asarray(image)
+        captions = [
+            self.narrator(annotation, ids, pixels, rng, negative_phrases=negative_phrases)
+            for _ in range(count)
+        ]
+        return join_captions(captions)
+
     def narrative(self, index: int, seed: int) -> Narrative:
-        """The narrative that validation uses: the given one, or one made once and for all."""
-        if self.given is not None:
-            return self.given[index]
-        sample = self.sample(index, rng_for(seed, ONCE, index), Augment(), 0)
-        return Narrative(sample.image, index, sample.caption, sample.phrases)
+        """The narrative for validation: the annotated one, or one that is the same at every call."""
+        if self.narratives is not None:
+            return self.narratives[index]
+        sample = self.sample(index, rng_for(seed, VALIDATION_EPOCH, index))
+        return Narrative(sample.annotation, index, sample.caption, sample.phrases)
 
 
-def open_sources(specs: Sequence[str]) -> list[Source]:
-    """All splits that `--data ROOT[:SPLIT][=WEIGHT]` names."""
+def open_training_sources(specs: Sequence[DataSpec]) -> list[Source]:
+    """All splits that are meant; a folder without a split means all of its splits."""
     sources = []
-    for spec in map(parse_spec, specs):
+    for spec in specs:
         for split in spec.splits:
             sources.append(Source(spec.root, split, spec.weight))
     if not any(len(source) for source in sources):
-        raise InputError(f"there is nothing to train on in {', '.join(specs)}")
+        raise InputError(f"there is nothing to train on in {', '.join(str(spec.root) for spec in specs)}")
     return sources
 
 
-def held_out(image: PanopticImage, share: float) -> bool:
-    """Whether a photo is for validation: by its name, so that it is so in every source that has it."""
-    digest = hashlib.sha256(image.file.stem.encode()).digest()
-    return int.from_bytes(digest[:4], "big") < share * 2**32
+def held_out(annotation: PanopticImage, fraction: float) -> bool:
+    """Whether an image is for validation: decided by its name, so in all sources that have it."""
+    digest = hashlib.sha256(annotation.file.stem.encode()).digest()
+    return int.from_bytes(digest[:4], "big") < fraction * 2**32

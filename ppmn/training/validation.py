@@ -1,4 +1,4 @@
-"""What a training run measures itself by: photos held out, the ruler, a sheet of the same few narratives."""
+"""How a training run measures itself: Average Recall on images held out, and a sheet of a few of them."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,13 +14,16 @@ from ppmn.images import read_image
 from ppmn.model.network import PPMN
 from ppmn.training.sources import Source, held_out
 
-SHOWN = 6  # narratives on a sheet
+SHEET_ROWS = 6
 
 
-def validation(sources: Sequence[Source], config: TrainConfig) -> dict[str, list[Narrative]]:
-    """Narratives of the photos that are held out, the same at every evaluation."""
+def validation_narratives(sources: Sequence[Source], config: TrainConfig) -> dict[str, list[Narrative]]:
+    """Narratives of the images that are held out, the same at every evaluation."""
     places = [
-        (s, i) for s in sources for i in range(len(s)) if held_out(s.image(i), config.validation_fraction)
+        (source, i)
+        for source in sources
+        for i in range(len(source))
+        if held_out(source.annotation(i), config.validation_fraction)
     ]
     step = max(1, math.ceil(len(places) / max(config.validation_images, 1)))
     chosen: dict[str, list[Narrative]] = {}
@@ -30,23 +33,22 @@ def validation(sources: Sequence[Source], config: TrainConfig) -> dict[str, list
 
 
 def validate(
-    model: PPMN, held: Mapping[str, Sequence[Narrative]], sheet_file: Path | None
+    model: PPMN, narratives: Mapping[str, Sequence[Narrative]], sheet_file: Path | None = None
 ) -> dict[str, float | None]:
-    """Average Recall of every split, protocol `full`, on the validation photos."""
-    device = str(next(model.parameters()).device)
-    grounder = Grounder(model, device=device)
-    scores = evaluate(model_answers(grounder), held).metric.compute()
+    """Average Recall of every split, protocol `full`; a few of the narratives are drawn as a sheet."""
+    grounder = Grounder(model, device=str(next(model.parameters()).device))
+    scores = evaluate(model_answers(grounder), narratives).metric.compute()
     if sheet_file is not None:
-        first = [n for narratives in held.values() for n in narratives]
-        step = max(1, len(first) // SHOWN)
-        sheet([row(grounder, narrative) for narrative in first[::step][:SHOWN]], sheet_file)
+        everything = [n for source in narratives.values() for n in source]
+        step = max(1, len(everything) // SHEET_ROWS)
+        sheet([sheet_row(grounder, narrative) for narrative in everything[::step][:SHEET_ROWS]], sheet_file)
     return scores.average_recall
 
 
-def row(grounder: Grounder, narrative: Narrative) -> SheetRow:
-    """One narrative as a line of the sheet."""
-    photo, phrases = read_image(narrative.image.file), narrative.grounded
+def sheet_row(grounder: Grounder, narrative: Narrative) -> SheetRow:
+    """One narrative with its annotated and its predicted masks."""
+    image, phrases = read_image(narrative.image.file), narrative.grounded
     spans = [(p.start, p.end) for p in phrases]
     truth = full_masks(narrative.image.ids(), [p.segment_ids for p in phrases])
-    maps = grounder.response_maps(photo, narrative.caption, spans)
-    return SheetRow(photo, narrative.caption, spans, list(truth), [m > grounder.threshold for m in maps])
+    maps = grounder.response_maps(image, narrative.caption, spans)
+    return SheetRow(image, narrative.caption, spans, list(truth), [m > grounder.threshold for m in maps])

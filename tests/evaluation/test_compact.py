@@ -64,6 +64,6 @@ def test_the_demo_grounds_a_real_photo(tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_it_grounds_the_narratives_of_people(shared: Path, tmp_path: Path) -> None:
     data, out = f"{shared / 'data' / 'narrated'}:val2017", tmp_path / "scores.json"
-    assert main(["evaluate", "--data", data, "--model", "compact", "--json", str(out)]) == 0
+    assert main(["evaluate", "--data", data, "--model", "compact", "--out", str(out)]) == 0
     scores = json.loads(out.read_text())
     assert scores["overall"] > 48 and scores["stuff"] > 55  # "everything" has 15.7

@@ -1,4 +1,4 @@
-"""The whole way of `ppmn evaluate`, on photos whose pixels tell what is in them."""
+"""`ppmn evaluate` from end to end, on images whose pixels encode their segment ids."""
 
 import json
 import os
@@ -17,12 +17,14 @@ from PIL import Image
 
 import ppmn
 from ppmn.cli import main
+from ppmn.data.panoptic import DataSpec
 from ppmn.data.targets import targets_ppmn2022
 from ppmn.errors import InputError
-from ppmn.evaluation.evaluate import evaluate, model_answers, open_sources, released_size
+from ppmn.evaluation.evaluate import evaluate, model_answers, open_narratives_of, ppmn2022_sizes
 from ppmn.evaluation.figures import SheetRow, sheet
 from ppmn.evaluation.metrics import SPLITS
 from ppmn.evaluation.predictions import Prediction, _parse
+from ppmn.model.preprocess import Preprocess
 
 HEIGHT, WIDTH = 60, 80
 SEGMENTS = {"A cat": (1,), "two dogs": (2, 3), "the sky": (4,), "a bird": (5,)}
@@ -31,7 +33,7 @@ IMAGES = (7, 9, 12)
 
 
 def pixels(shift: int) -> np.ndarray:
-    """Segment ids of one photo: a cat, two dogs, the sky; the bird (5) is listed but nowhere to be seen."""
+    """Segment ids of one image: a cat, two dogs, the sky; the bird (5) is listed but has no pixels."""
     ids = np.zeros((HEIGHT, WIDTH), np.uint8)
     ids[:20], ids[30:50, 5 + shift : 25 + shift] = 4, 1
     ids[30:40, 40:50], ids[45:55, 40 + shift : 60 + shift] = 2, 3
@@ -74,24 +76,32 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Fake:
-    """A model that reads the ids off the pixels of the photo, and answers as `how` says."""
+    """A model that reads the segment ids from the pixels and answers as its name says."""
 
-    def __init__(self, how: str, sides: tuple[int, int] = (800, 1333)):
-        self.name, self.threshold, self.sides = how, 0.4, sides
+    def __init__(self, name: str, sides: tuple[int, int] = (800, 1333)):
+        self.name, self.threshold, self.preprocess = name, 0.4, Preprocess(*sides)
 
-    def predict(
-        self, photo: Image.Image, caption: str, spans: Sequence[tuple[int, int]], protocol: str
+    def response_maps(
+        self, image: Image.Image, caption: str, spans: Sequence[tuple[int, int]]
     ) -> Iterator[np.ndarray]:
-        ids = np.asarray(photo)[..., 0].astype(np.int32)
+        ids = np.asarray(image)[..., 0].astype(np.int32)
         for start, end in spans:
             row = SEGMENTS[caption[start:end]]
-            if protocol == "ppmn2022":
-                truth = targets_ppmn2022(ids, [row], *released_size(*ids.shape))[0]
-            else:
-                truth = np.isin(ids, row)
-            answers = {"truth": truth, "nothing": truth & False, "everything": truth | True}
-            answers["cat"] = truth & (row == (1,))
-            yield np.where(answers[self.name], 0.45, 0.1).astype(np.float32) + (protocol == "ppmn2022") * 0.3
+            yield self.answer(np.isin(ids, row), row)
+
+    def quarter_maps(
+        self, image: Image.Image, caption: str, spans: Sequence[tuple[int, int]]
+    ) -> Iterator[np.ndarray]:
+        ids = np.asarray(image)[..., 0].astype(np.int32)
+        for start, end in spans:
+            row = SEGMENTS[caption[start:end]]
+            truth = targets_ppmn2022(ids, [row], *ppmn2022_sizes(*ids.shape))[0]
+            yield self.answer(truth, row) + 0.3
+
+    def answer(self, truth: np.ndarray, row: tuple[int, ...]) -> np.ndarray:
+        masks = {"truth": truth, "nothing": truth & False, "everything": truth | True}
+        masks["cat"] = truth & (row == (1,))
+        return np.where(masks[self.name], 0.45, 0.1).astype(np.float32)
 
 
 @pytest.fixture
@@ -101,12 +111,12 @@ def load(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(root: Path, *options: str | Path) -> dict[str, Any]:
     file = root.parent / "run.json"
-    assert main(["evaluate", "--data", f"{root}:val", "--json", str(file), *map(str, options)]) == 0
+    assert main(["evaluate", "--data", f"{root}:val", "--out", str(file), *map(str, options)]) == 0
     return json.loads(file.read_text())
 
 
 @pytest.mark.parametrize("protocol", ["full", "ppmn2022"])
-def test_truth_is_all_and_nothing_is_none(root, load, protocol):
+def test_scores_of_perfect_and_empty_answers(root, load, protocol):
     truth = run(root, "--model", "truth", "--protocol", protocol)
     nothing = run(root, "--model", "nothing", "--protocol", protocol)
     assert truth["phrases"] == {"overall": 9, "things": 6, "stuff": 3, "singulars": 6, "plurals": 3}
@@ -124,7 +134,7 @@ def test_truth_is_all_and_nothing_is_none(root, load, protocol):
     assert truth["threshold"] == (0.4 if protocol == "full" else 0.5)
 
 
-def test_full_is_the_mean_iou_in_the_photos_pixels(root, load, capsys):
+def test_full_is_the_mean_iou_at_image_size(root, load, capsys):
     got = run(root, "--model", "everything")
     areas = [np.isin(pixels(5 * k), row).mean() for k in range(3) for row in list(SEGMENTS.values())[:3]]
     assert got["overall"] == pytest.approx(100 * np.mean(areas), abs=1e-9)
@@ -134,7 +144,7 @@ def test_full_is_the_mean_iou_in_the_photos_pixels(root, load, capsys):
     assert re.search(r"phrases +9 +6 +3 +6 +3", shown)
 
 
-def test_border_pixels_are_neither_in_nor_out(root, load):
+def test_border_pixels_are_ignored(root, load):
     file = root / "annotations/panoptic_segmentation/val/7.png"
     rgb = np.array(Image.open(file))
     rgb[rgb[..., 0] == 0] = 255
@@ -144,7 +154,7 @@ def test_border_pixels_are_neither_in_nor_out(root, load):
     assert got[7, 2] == pytest.approx(np.count_nonzero(ids == 4) / np.count_nonzero(ids))
 
 
-def test_empty_truth_is_told_apart(root, load, capsys):
+def test_empty_truth_is_counted_apart(root, load, capsys):
     file = root / "annotations/png_coco_val.json"
     rows = json.loads(file.read_text())
     file.write_text(json.dumps([*rows, narrative(7, ["A cat", " and ", "a bird"])]))
@@ -157,7 +167,7 @@ def test_empty_truth_is_told_apart(root, load, capsys):
     assert released["overall"] == pytest.approx(100 * 10 / 11, abs=0.01)  # nothing for nothing is a miss
 
 
-def test_what_is_known_to_be_absent_is_an_empty_truth(root, load):
+def test_absent_phrases_have_an_empty_truth(root, load):
     file = root / "annotations/png_coco_val.json"
     rows = json.loads(file.read_text())
     row = narrative(7, ["A cat", " and ", "a bird"])
@@ -170,7 +180,7 @@ def test_what_is_known_to_be_absent_is_an_empty_truth(root, load):
     assert (released["phrases"]["overall"], released["empty"]) == (10, 0)
 
 
-def test_saved_predictions_measure_the_same(root, load, tmp_path, capsys):
+def test_saved_predictions_score_the_same(root, load, tmp_path, capsys):
     file = tmp_path / "p.jsonl"
     model = run(root, "--model", "everything", "--save-predictions", file)
     again = run(root, "--predictions", file)
@@ -180,7 +190,7 @@ def test_saved_predictions_measure_the_same(root, load, tmp_path, capsys):
     kite = json.loads(lines[0]) | {"phrase_index": 3}
     file.write_text(
         "\n".join([*lines[2:], json.dumps(kite)])
-    )  # two are missing, one is of an ungrounded phrase
+    )  # two are missing, one is of a phrase without truth
     fewer = run(root, "--predictions", file)
     assert (fewer["missing"], fewer["phrases"]["overall"]) == (2, 9)
     lost = sum(r["iou"] for r in model["records"][:2]) / 9
@@ -222,7 +232,7 @@ def good_line(**change: Any) -> str:
         (good_line(), "second prediction"),
     ],
 )
-def test_a_broken_line_is_named(root, tmp_path, capsys, line, message):
+def test_broken_lines_are_named(root, tmp_path, capsys, line, message):
     file = tmp_path / "bad.jsonl"
     file.write_text(f"{good_line()}\n\n{line}\n")
     assert main(["evaluate", "--predictions", str(file), "--data", f"{root}:val"]) == 2
@@ -231,7 +241,7 @@ def test_a_broken_line_is_named(root, tmp_path, capsys, line, message):
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.data())
-def test_rle_round_trip_and_a_torn_one_is_refused(height, width, data):
+def test_rle_round_trip_and_truncated_rle_is_refused(height, width, data):
     bits = data.draw(st.lists(st.booleans(), min_size=height * width, max_size=height * width))
     mask = np.array(bits).reshape(height, width)
     prediction = Prediction.of(mask, 0.5)
@@ -245,15 +255,15 @@ def test_rle_round_trip_and_a_torn_one_is_refused(height, width, data):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--model", "truth", "--protocol", "ppmn2022", "--save-predictions", "p"], "protocol full only"),
-        (["--model", "truth", "--json", "nowhere/run.json"], "nowhere"),
+        (["--model", "truth", "--protocol", "ppmn2022", "--save-predictions", "p"], "need protocol full"),
+        (["--model", "truth", "--out", "nowhere/run.json"], "nowhere"),
         (["--model", "truth", "--compare", "none.json"], "none.json"),
         (["--model", "truth", "--worst", "-1"], "--worst is -1"),
         (["--predictions", "none.jsonl"], "none.jsonl"),
-        (["--json", "run.json"], "nothing to measure"),
+        (["--out", "run.json"], "nothing to measure"),
     ],
 )
-def test_what_cannot_be_done_is_a_sentence(root, load, tmp_path, monkeypatch, capsys, options, message):
+def test_bad_options_are_refused_in_one_sentence(root, load, tmp_path, monkeypatch, capsys, options, message):
     monkeypatch.chdir(tmp_path)
     assert main(["evaluate", "--data", f"{root}:val", *options]) == 2
     error = capsys.readouterr().err.splitlines()[-1]
@@ -261,35 +271,35 @@ def test_what_cannot_be_done_is_a_sentence(root, load, tmp_path, monkeypatch, ca
     assert not list(tmp_path.glob("*.json"))
 
 
-def test_a_photo_that_is_not_as_annotated_is_named(root, load, capsys):
-    photo = root / "images/val/9.png"
-    Image.open(photo).crop((0, 0, 50, 30)).save(photo)
+def test_image_of_another_size_than_annotated_is_named(root, load, capsys):
+    image = root / "images/val/9.png"
+    Image.open(image).crop((0, 0, 50, 30)).save(image)
     assert main(["evaluate", "--model", "truth", "--data", str(root)]) == 2
     assert (
-        f"{photo}: a mask of 30 x 50 pixels does not fit its annotation of 60 x 80" in capsys.readouterr().err
+        f"{image}: a mask of 30 x 50 pixels does not fit its annotation of 60 x 80" in capsys.readouterr().err
     )
 
 
-def test_released_is_refused_for_a_model_of_another_size(root):
+def test_ppmn2022_is_refused_for_other_image_sizes(root):
     with pytest.raises(InputError, match="800/1333, and truth runs at 518/518"):
         model_answers(Fake("truth", (518, 518)), "ppmn2022")
 
 
-def test_sizes_of_data_and_weights_are_checked(root, load, capsys):
+def test_bad_data_is_refused(root, load, capsys):
     assert main(["evaluate", "--model", "truth", "--data", f"{root}:val=2"]) == 2
     assert main(["evaluate", "--model", "truth", "--data", str(root), "--data", str(root)]) == 2
     assert main(["evaluate", "--model", "truth"]) == 2
     Image.new("RGB", (10, 20)).save(root / "annotations/panoptic_segmentation/val/9.png")
     assert main(["evaluate", "--model", "truth", "--data", str(root)]) == 2
     error = capsys.readouterr().err
-    for message in ("a weight means nothing", "already is a source", "--data ROOT", "20 x 10 pixels"):
+    for message in ("has weight 2", "two sources are called", "--data ROOT", "20 x 10 pixels"):
         assert message in error
 
 
 def test_comparison_curves_and_worst(root, load, tmp_path, capsys):
     run(root, "--model", "everything")
     everything = (tmp_path / "run.json").rename(tmp_path / "everything.json")
-    moved = root.rename(tmp_path / "moved")  # a run is paired by what was measured, not by where it lay
+    moved = root.rename(tmp_path / "moved")  # runs are paired by content, not by folder
     worst, both = tmp_path / "worst.png", tmp_path / "both.png"
     options = ["--worst", "3", "--sheet", worst, "--curves", both, "--with", everything]
     got = run(moved, "--model", "cat", "--compare", everything, *options)
@@ -306,10 +316,10 @@ def test_comparison_curves_and_worst(root, load, tmp_path, capsys):
     assert alone.is_file() and not list(tmp_path.glob("*.part"))
     released = ["--protocol", "ppmn2022", "--compare", str(everything)]
     assert main(["evaluate", "--model", "cat", "--data", str(moved), *released]) == 2
-    assert "by one protocol only" in capsys.readouterr().err
+    assert "only runs of one protocol" in capsys.readouterr().err
 
 
-def test_a_sheet_shows_each_mask_in_its_phrases_colour(tmp_path):
+def test_sheet_shows_each_mask_in_the_colour_of_its_phrase(tmp_path):
     photo, left = Image.new("RGB", (360, 100), "white"), np.zeros((10, 36), bool)
     left[:, :18] = True
     sheet([SheetRow(photo, "left and right", [(0, 4), (9, 14)], [left, ~left], [left])], tmp_path / "s.png")
@@ -320,19 +330,19 @@ def test_a_sheet_shows_each_mask_in_its_phrases_colour(tmp_path):
     assert row[756].tolist() == row[384].tolist() and row[756 + 180].tolist() == [255, 255, 255]
 
 
-def test_everything_scores_what_is_known_of_the_narrated_photos(shared, load, monkeypatch, tmp_path):
+def test_full_masks_score_the_mean_area(shared, load, monkeypatch, tmp_path):
     monkeypatch.setenv("PPMN_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(
-        Fake, "predict", lambda self, photo, caption, spans, protocol: everything(photo, spans)
-    )
-    rows = open_sources([f"{shared / 'data' / 'narrated'}:val2017"])
+    monkeypatch.setattr(Fake, "response_maps", full_maps)
+    rows = open_narratives_of([DataSpec(shared / "data" / "narrated", "val2017")])
     scores = evaluate(model_answers(Fake("everything")), rows).metric.compute()
     assert scores.phrases["overall"] == 281
     assert scores.average_recall["overall"] == pytest.approx(15.7, abs=0.05)
 
 
-def everything(photo: Image.Image, spans: Sequence[tuple[int, int]]) -> list[np.ndarray]:
-    return [np.ones((photo.height, photo.width), np.float32)] * len(spans)
+def full_maps(
+    self: Fake, image: Image.Image, caption: str, spans: Sequence[tuple[int, int]]
+) -> list[np.ndarray]:
+    return [np.ones((image.height, image.width), np.float32)] * len(spans)
 
 
 def test_two_sources_may_share_image_ids(root, load, tmp_path):
@@ -345,20 +355,20 @@ def test_two_sources_may_share_image_ids(root, load, tmp_path):
     assert run(root, "--predictions", tmp_path / "p.jsonl", "--data", str(other))["overall"] == 100
 
 
-def test_the_function_measures_any_sequence_of_narratives(root):
-    rows = open_sources([f"{root}:val"])["tiny:val"]
-    found = evaluate(model_answers(Fake("truth")), {"some": rows[:2]}, keep=True)
+def test_any_sequence_of_narratives_can_be_measured(root):
+    rows = open_narratives_of([DataSpec(root, "val")])["tiny:val"]
+    found = evaluate(model_answers(Fake("truth")), {"some": rows[:2]}, keep_predictions=True)
     assert found.metric.compute().average_recall["overall"] == 100
     assert len(found.predictions) == 6 and {key.source for key in found.predictions} == {"some"}
 
 
-def test_processes_share_the_work_and_agree_with_one(root, load, tmp_path):
+def test_two_processes_score_the_same_as_one(root, load, tmp_path):
     file = tmp_path / "p.jsonl"
     alone = run(root, "--model", "everything", "--save-predictions", file)
     (tmp_path / "run.json").unlink()
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command += ["-m", "ppmn.cli", "evaluate", "--data", f"{root}:val", "--predictions", str(file)]
-    command += ["--json", str(tmp_path / "run.json"), "--save-predictions", str(tmp_path / "again.jsonl")]
+    command += ["--out", str(tmp_path / "run.json"), "--save-predictions", str(tmp_path / "again.jsonl")]
     home = Path(__file__).resolve().parents[2]
     environment = os.environ | {"PYTHONPATH": str(home), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=home, check=False)

@@ -20,7 +20,6 @@ from ppmn.evaluation.metrics import (
     average_recall,
     bootstrap,
     iou,
-    paired_difference,
     recall_curve,
 )
 
@@ -131,7 +130,7 @@ def test_merging_in_any_way_is_exact(rows, parts, rand: random.Random, protocol)
     for part in range(parts):
         chosen = keys[part::parts] + keys[:1]  # the first phrase is measured by every process
         merged.merge(
-            measure([rows[k] for k in dict.fromkeys(chosen)], protocol, dict.fromkeys(chosen)).measured
+            measure([rows[k] for k in dict.fromkeys(chosen)], protocol, dict.fromkeys(chosen)).phrase_scores
         )
     assert merged.compute() == whole
 
@@ -188,15 +187,3 @@ def test_phrases_of_one_photo_do_not_make_the_interval_narrower():
     alone = bootstrap(photos)
     assert together.high - together.low == pytest.approx(alone.high - alone.low, rel=0.1)
     assert apart.high - apart.low < 0.5 * (together.high - together.low)
-
-
-def test_paired_difference_sees_what_two_intervals_would_hide():
-    rng = np.random.default_rng(3)
-    theirs = rng.random(80)
-    ours = theirs + 0.02 + rng.normal(0, 0.01, 80)
-    difference = paired_difference(ours.tolist(), theirs.tolist())
-    assert difference.mean == pytest.approx(np.mean(ours - theirs))
-    assert 0 < difference.low < difference.high < 0.03
-    assert bootstrap(theirs).high > bootstrap(ours).low  # unpaired, they overlap
-    with pytest.raises(InputError, match="80 and 79"):
-        paired_difference(ours.tolist(), theirs.tolist()[1:])

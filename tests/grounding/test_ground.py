@@ -292,7 +292,7 @@ def test_saved_model_can_be_evaluated(
 ) -> None:
     root = write_data(tmp_path / "data")
     out = tmp_path / "run.json"
-    assert main(["evaluate", "--model", str(folder), "--data", f"{root}:val2017", "--json", str(out)]) == 0
+    assert main(["evaluate", "--model", str(folder), "--data", f"{root}:val2017", "--out", str(out)]) == 0
     assert json.loads(out.read_text())["phrases"]["overall"] == 3
     released = ["evaluate", "--model", str(folder), "--data", str(root), "--protocol", "ppmn2022"]
     assert main(released) == 2 and "800/1333" in capsys.readouterr().err

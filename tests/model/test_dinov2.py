@@ -13,6 +13,7 @@ from support.models import bert_folder, random_images, small_config, small_ppmn
 
 from bench.compact import opened
 from ppmn.config import DINOv2Config
+from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import Grounder
 from ppmn.model import folder as weights
@@ -20,11 +21,13 @@ from ppmn.model.dinov2 import DINOV2_WEIGHTS, QUERY_CHUNK, DINOv2FPN, attend
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ValidSizes
 from ppmn.presets import PRESETS
-from ppmn.training.dataset import TrainingSet, epoch_batches, load, open_caches
-from ppmn.training.feature_cache import Caches, fingerprint
+from ppmn.training.dataset import TrainingSet, epoch_batches, read_batches
+from ppmn.training.encoder_inputs import open_caches
+from ppmn.training.feature_cache import FeatureCaches, encoder_fingerprint
+from ppmn.training.initial import initial_model
 from ppmn.training.run_folder import RunFolder
-from ppmn.training.sources import open_sources
-from ppmn.training.trainer import Trainer, World, start
+from ppmn.training.sources import open_training_sources
+from ppmn.training.trainer import Trainer
 
 IMAGE = DINOv2Config(channels=32, layers=(6, 12))
 
@@ -148,14 +151,14 @@ def test_mean_of_models(text: Path, tmp_path: Path) -> None:
 
 
 def test_fingerprint_of_cached_tokens(encoder: DINOv2FPN) -> None:
-    mine = fingerprint(*encoder.frozen_part())
-    assert fingerprint(*DINOv2FPN(replace(IMAGE, channels=64)).frozen_part()) == mine
+    mine = encoder_fingerprint(*encoder.frozen_part())
+    assert encoder_fingerprint(*DINOv2FPN(replace(IMAGE, channels=64)).frozen_part()) == mine
     later = DINOv2FPN(replace(IMAGE, trainable_blocks=3))
-    kept = fingerprint(*later.frozen_part())
+    kept = encoder_fingerprint(*later.frozen_part())
     with torch.no_grad():
         later.vit.encoder.layer[9].norm1.weight.add_(1)
-    assert fingerprint(*later.frozen_part()) == kept != mine  # trained blocks are no part of it
-    assert fingerprint(*DINOv2FPN(replace(IMAGE, layers=(12,))).frozen_part()) != mine
+    assert encoder_fingerprint(*later.frozen_part()) == kept != mine  # trained blocks are no part of it
+    assert encoder_fingerprint(*DINOv2FPN(replace(IMAGE, layers=(12,))).frozen_part()) != mine
 
 
 @pytest.mark.parametrize("blocks", [0, 2])
@@ -166,14 +169,12 @@ def test_training_on_cached_tokens(scenes: Path, text: Path, tmp_path: Path, blo
     losses = []
     for cache in (None, tmp_path / "cache", tmp_path / "cache"):
         torch.manual_seed(0)
-        network = start(config, None)
-        sources = open_sources([str(scenes)])
-        caches = open_caches(config, cache, network, sources) if cache else Caches()
-        run = Trainer(
-            config, World.here(), network, TrainingSet(sources, config, network, caches), RunFolder(tmp_path)
-        )
+        network = initial_model(config, None)
+        sources = open_training_sources([DataSpec(scenes)])
+        caches = open_caches(config, cache, network, sources) if cache else FeatureCaches()
+        run = Trainer(config, network, TrainingSet(sources, config, network, caches), RunFolder(tmp_path))
         numbers = epoch_batches(run.data, 0, 4)[0]
-        items = run.readable(next(load(run.data, 0, [numbers])))
+        items = run.readable(next(read_batches(run.data, 0, [numbers])))
         before = {name: value.clone() for name, value in network.image_encoder.state_dict().items()}
         losses.append(run.step(items, 10)["loss"])
         after = network.image_encoder.state_dict()
@@ -195,4 +196,4 @@ def test_training_on_cached_tokens(scenes: Path, text: Path, tmp_path: Path, blo
 def test_learning_rate_without_trainable_blocks_is_refused(text: Path) -> None:
     model = replace(small_config(text), image=IMAGE)
     with pytest.raises(InputError, match="trainable_blocks"):
-        start(replace(PRESETS["compact"](), model=model, lr_image=1e-4), None)
+        initial_model(replace(PRESETS["compact"](), model=model, lr_image=1e-4), None)

@@ -1,4 +1,4 @@
-"""Small training runs that tests make for themselves."""
+"""Small training runs."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -7,12 +7,14 @@ import torch
 from support.models import small_config
 
 from ppmn.config import TrainConfig
+from ppmn.data.panoptic import DataSpec
 from ppmn.presets import PRESETS
-from ppmn.training.dataset import Item, TrainingSet, epoch_batches, load
-from ppmn.training.feature_cache import Caches
+from ppmn.training.dataset import Item, TrainingSet, epoch_batches, read_batches
+from ppmn.training.feature_cache import FeatureCaches
+from ppmn.training.initial import initial_model
 from ppmn.training.run_folder import RunFolder
-from ppmn.training.sources import open_sources
-from ppmn.training.trainer import Trainer, World, start
+from ppmn.training.sources import open_training_sources
+from ppmn.training.trainer import Trainer
 
 SMALL = (
     "model.image.width=8",
@@ -31,6 +33,7 @@ SMALL = (
 
 
 def arguments(scenes: Path, text: Path, out: Path, *more: str) -> list[str]:
+    """The command line of a small run."""
     fields = [f"--set={field}" for field in (*SMALL, f"model.text.source={text}")]
     return [
         "train",
@@ -48,6 +51,7 @@ def arguments(scenes: Path, text: Path, out: Path, *more: str) -> list[str]:
 
 
 def tiny(text: Path, **changes: object) -> TrainConfig:
+    """The configuration of a small run."""
     plain = {
         "batch_size": 4,
         "workers": 0,
@@ -58,13 +62,15 @@ def tiny(text: Path, **changes: object) -> TrainConfig:
     return replace(PRESETS["scenes"](), **{"model": small_config(text), **plain, **changes})  # type: ignore[arg-type]
 
 
-def a_run(config: TrainConfig, scenes: Path, folder: Path, caches: Caches | None = None) -> Trainer:
+def small_run(config: TrainConfig, scenes: Path, folder: Path) -> Trainer:
+    """A trainer with a new network and no cache."""
     torch.manual_seed(0)
-    model = start(config, None)
-    data = TrainingSet(open_sources([str(scenes)]), config, model, caches or Caches())
-    return Trainer(config, World.here(), model, data, RunFolder(folder))
+    model = initial_model(config)
+    data = TrainingSet(open_training_sources([DataSpec(scenes)]), config, model, FeatureCaches())
+    return Trainer(config, model, data, RunFolder(folder))
 
 
 def items(run: Trainer, epoch: int = 0, batch: int = 0) -> list[Item]:
-    numbers = epoch_batches(run.data, epoch, run.batch)[batch]
-    return run.readable(next(load(run.data, epoch, [numbers])))
+    """One batch of a run."""
+    numbers = epoch_batches(run.data, epoch, run.batch_size)[batch]
+    return run.readable(next(read_batches(run.data, epoch, [numbers])))

@@ -1,4 +1,4 @@
-"""What a run reads: photos as often as they are due, and what frozen encoders made of them, kept."""
+"""Training samples, and the cache of the outputs of frozen encoders."""
 
 import shutil
 from dataclasses import replace
@@ -7,20 +7,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from support.training import a_run, arguments, items, tiny
+from support.training import arguments, items, small_run, tiny
 
 from ppmn.cli import main
 from ppmn.config import Augment, TrainConfig
+from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
 from ppmn.images import read_image
 from ppmn.model import folder as weights
 from ppmn.synthetic.narrator import rng_for
-from ppmn.training.augment import pasted
-from ppmn.training.dataset import Item, TrainingSet, epoch_batches, open_caches, photos_of
-from ppmn.training.feature_cache import Cache, Caches
+from ppmn.training.augment import paste_things
+from ppmn.training.dataset import Item, TrainingSet, epoch_batches
+from ppmn.training.encoder_inputs import image_inputs, open_caches
+from ppmn.training.feature_cache import FeatureCache, FeatureCaches
+from ppmn.training.initial import initial_model
 from ppmn.training.run_folder import RunFolder
-from ppmn.training.sources import Source, held_out, open_sources
-from ppmn.training.trainer import Trainer, World, start
+from ppmn.training.sources import Source, held_out, open_training_sources
+from ppmn.training.trainer import Trainer
 
 
 def frozen(text: Path, init: Path, **changes: object) -> TrainConfig:
@@ -35,13 +38,13 @@ def trained(scenes: Path, text: Path, tmp_path_factory: pytest.TempPathFactory) 
 
 
 def cached_run(config: TrainConfig, init: Path, scenes: Path, folder: Path, cache: Path | None) -> Trainer:
-    model = start(config, init)
-    sources = open_sources([str(scenes)])
+    model = initial_model(config, init)
+    sources = open_training_sources([DataSpec(scenes)])
     data = TrainingSet(sources, config, model, open_caches(config, cache, model, sources))
-    return Trainer(config, World.here(), model, data, RunFolder(folder))
+    return Trainer(config, model, data, RunFolder(folder))
 
 
-def test_a_cache_runs_the_frozen_encoders_once_and_changes_no_loss(
+def test_cache_runs_frozen_encoders_once_and_keeps_the_losses(
     scenes: Path, text: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = cached_run(frozen(text, trained), trained, scenes, tmp_path / "plain", None)
@@ -57,24 +60,24 @@ def test_a_cache_runs_the_frozen_encoders_once_and_changes_no_loss(
     again = cached_run(frozen(text, trained), trained, scenes, tmp_path / "again", tmp_path / "cache")
     assert [again.step(items(again, 0), 10)["loss"] for _ in range(2)] == losses[
         1
-    ]  # also the epoch that wrote
+    ]  # also in the epoch that wrote the cache
 
 
-def test_a_cache_refuses_what_it_cannot_be_true_to(
+def test_cache_is_refused_where_features_would_differ(
     scenes: Path, text: Path, trained: Path, tmp_path: Path
 ) -> None:
     config, sources = frozen(text, trained), [Source(scenes, "train", 1.0)]
     counted = replace(config, model=replace(config.model, count_padding=True))
     for changed, word in (
-        (replace(config, augment=Augment(flip=True)), "changed every epoch"),
+        (replace(config, augment=Augment(flip=True)), "images change every epoch"),
         (replace(config, text_dropout=True), "dropout"),
-        (replace(config, small_epochs=1), "photos grow"),
+        (replace(config, small_epochs=1), "images grow"),
         (replace(config, lr_image=1e-4, lr_text=1e-4), "both encoders"),
         (counted, "padding"),
     ):
         with pytest.raises(InputError, match=word):
-            open_caches(changed, tmp_path / "cache", start(changed, trained), sources)
-    model = start(config, trained)
+            open_caches(changed, tmp_path / "cache", initial_model(changed, trained), sources)
+    model = initial_model(config, trained)
     open_caches(config, tmp_path / "cache", model, sources)
     with torch.no_grad():
         next(model.image_encoder.parameters()).add_(1)
@@ -82,12 +85,12 @@ def test_a_cache_refuses_what_it_cannot_be_true_to(
         open_caches(config, tmp_path / "cache", model, sources)
 
 
-def test_photos_are_small_in_the_first_epochs_only(scenes: Path, text: Path, tmp_path: Path) -> None:
-    run = a_run(tiny(text, epochs=2, small_epochs=1, validation=0.2), scenes, tmp_path)
+def test_images_are_small_in_the_first_epochs_only(scenes: Path, text: Path, tmp_path: Path) -> None:
+    run = small_run(tiny(text, epochs=2, small_epochs=1, validation_fraction=0.2), scenes, tmp_path)
     sides: list[tuple[int, ...]] = []
 
     def step(found: list[Item], steps: int) -> dict[str, float]:
-        sides.extend(item.photo.shape[1:] for item in found if item.photo is not None)
+        sides.extend(item.image.shape[1:] for item in found if item.image is not None)
         run.progress.total += 1
         return {"loss": 0.0, "total": run.progress.total}
 
@@ -99,21 +102,21 @@ def test_photos_are_small_in_the_first_epochs_only(scenes: Path, text: Path, tmp
     assert (saved.short_side, saved.long_side) == (64, 128)
 
 
-def test_a_torn_mark_is_never_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def torn(self: Path, text: str) -> int:
+def test_half_written_marker_is_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Path, text: str) -> int:
         with self.open("w") as part:
             part.write(text[:2])
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Path, "write_text", torn)
+        patched.setattr(Path, "write_text", fail)
         with pytest.raises(InputError, match="No space left"):
-            Cache(tmp_path, "encoder")
-    Cache(tmp_path, "encoder")  # as another process would meet it
+            FeatureCache(tmp_path, "encoder")
+    FeatureCache(tmp_path, "encoder")  # as another process would find it
 
 
-def test_a_full_disk_leaves_no_half_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = Cache(tmp_path, "me")
+def test_full_disk_leaves_no_half_written_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = FeatureCache(tmp_path, "me")
 
     def full(self: Path, data: bytes) -> int:
         with self.open("wb") as part:
@@ -130,11 +133,13 @@ def test_a_full_disk_leaves_no_half_entry(tmp_path: Path, monkeypatch: pytest.Mo
         cache.require(1e18)
 
 
-def test_every_sample_is_seen_as_often_as_its_source_says(scenes: Path, text: Path, tmp_path: Path) -> None:
+def test_weights_decide_how_often_samples_are_seen(scenes: Path, text: Path, tmp_path: Path) -> None:
     config = tiny(text)
-    model = start(config, None)
-    halves = TrainingSet(open_sources([f"{scenes}=0.5"]), config, model, Caches())
-    twice = TrainingSet(open_sources([f"{scenes}=2"]), config, model, Caches())
+    model = initial_model(config, None)
+    halves, twice = (
+        TrainingSet([Source(scenes, "train", weight)], config, model, FeatureCaches())
+        for weight in (0.5, 2.0)
+    )
     assert sorted(n for b in epoch_batches(twice, 0, 4) for n in b) == [*range(48)]
     seen = [{n for b in epoch_batches(halves, epoch, 4) for n in b} for epoch in range(2)]
     assert [len(s) for s in seen] == [12, 12] and seen[0] != seen[1]
@@ -148,43 +153,45 @@ def bare(scenes: Path, tmp_path: Path) -> Path:
     return tmp_path / "bare"
 
 
-def test_photos_without_narratives_are_told_anew_and_held_out_by_name(bare: Path, text: Path) -> None:
-    config = tiny(text, augment=Augment(flip=True, crop=0.6, colour=0.2, paste=2), absent=1, validation=0.3)
-    model = start(config, None)
-    data = TrainingSet(open_sources([str(bare)]), config, model, Caches())
+def test_narratives_are_regenerated_and_images_held_out_by_name(bare: Path, text: Path) -> None:
+    augment = Augment(flip=True, min_crop=0.6, color_jitter=0.2, max_pasted=2)
+    config = tiny(text, augment=augment, negative_phrases=1, validation_fraction=0.3)
+    model = initial_model(config, None)
+    data = TrainingSet(open_training_sources([DataSpec(bare)]), config, model, FeatureCaches())
     first, again, later = data[(0, 0)], data[(0, 0)], data[(1, 0)]
     assert isinstance(first, Item) and isinstance(again, Item) and isinstance(later, Item)
     assert first.tokens == again.tokens and torch.equal(first.targets, again.targets)
     assert first.tokens != later.tokens
     source = data.sources[0]
-    held = {i for i in range(len(source)) if held_out(source.image(i), 0.3)}
+    held = {i for i in range(len(source)) if held_out(source.annotation(i), 0.3)}
     assert held and held.isdisjoint(index for _, index in data.references)
 
 
-def test_copies_are_told_in_other_words_and_changed_for_good(
+def test_copies_have_other_narratives_and_fixed_augmentation(
     bare: Path, text: Path, trained: Path, tmp_path: Path
 ) -> None:
-    config = frozen(
-        text, trained, augment=Augment(flip=True, crop=0.5, colour=0.2, paste=2, fixed=True), absent=1
-    )
+    augment = Augment(flip=True, min_crop=0.5, color_jitter=0.2, max_pasted=2, fixed=True)
+    config = frozen(text, trained, augment=augment, negative_phrases=1)
     run = cached_run(config, trained, bare, tmp_path / "run", tmp_path / "cache")
-    plain = cached_run(frozen(text, trained, absent=1), trained, bare, tmp_path / "plain", None)
+    plain = cached_run(frozen(text, trained, negative_phrases=1), trained, bare, tmp_path / "plain", None)
     places = [(epoch, number) for number in (0, len(run.data)) for epoch in (0, 1)]
     found = [run.data[place] for place in places]
     items = [item for item in found if isinstance(item, Item)]
-    whole, photos = plain.data[(0, 0)], [item.photo for item in items if item.photo is not None]
-    assert isinstance(whole, Item) and whole.photo is not None and len(photos) == 4
-    assert torch.equal(photos[0], whole.photo) and torch.equal(photos[0], photos[1])
-    assert torch.equal(photos[2], photos[3]) and not torch.equal(photos[0], photos[2])
+    whole, images = plain.data[(0, 0)], [item.image for item in items if item.image is not None]
+    assert isinstance(whole, Item) and whole.image is not None and len(images) == 4
+    assert torch.equal(images[0], whole.image) and torch.equal(images[0], images[1])
+    assert torch.equal(images[2], images[3]) and not torch.equal(images[0], images[2])
     assert len({item.tokens.ids for item in items}) == 4
-    photos_of(items, run.model, run.data.caches.image, torch.device("cpu"))
+    image_inputs(items, run.model, run.data.caches.image, torch.device("cpu"))
     again = [run.data[place] for place in places]
-    assert all(isinstance(item, Item) and item.photo is None for item in again)
+    assert all(isinstance(item, Item) and item.image is None for item in again)
 
 
-def test_a_photo_can_be_told_twice(bare: Path) -> None:
+def test_several_narratives_per_image_are_joined(bare: Path) -> None:
     source = Source(bare, "train", 1.0)
-    once, twice = (source.sample(0, rng_for(7, 0, 0), Augment(), 1, narratives=n) for n in (1, 2))
+    once, twice = (
+        source.sample(0, rng_for(7, 0, 0), negative_phrases=1, narratives_per_image=n) for n in (1, 2)
+    )
     assert twice.caption.startswith(f"{once.caption} ")
     first, rest = twice.phrases[: len(once.phrases)], twice.phrases[len(once.phrases) :]
     assert first == once.phrases and rest
@@ -194,18 +201,19 @@ def test_a_photo_can_be_told_twice(bare: Path) -> None:
         assert said and said in second and phrase.start > len(once.caption)
 
 
-def test_a_pasted_thing_is_where_its_segment_says(scenes: Path) -> None:
+def test_pasted_things_lie_within_their_segments(scenes: Path) -> None:
     source = Source(scenes, "train", 1.0)
-    image, donor = source.image(0), source.image(1)
-    photo, ids = read_image(image.file), image.ids()
+    annotation, donor = source.annotation(0), source.annotation(1)
+    image, ids = read_image(annotation.file), annotation.ids()
     things = {c.id for c in source.categories.values() if c.isthing}
     rng = np.random.default_rng(4)
-    told, changed, changed_ids = pasted((image, photo, ids), donor, things, rng, 3)
-    new = told.segments[len(image.segments) :]
+    view = paste_things((annotation, image, ids), donor, things, rng, 3)
+    pasted, changed, changed_ids = view
+    new = pasted.segments[len(annotation.segments) :]
     assert 0 < len(new) <= 3 and {s.category_id for s in new} <= {s.category_id for s in donor.segments}
     here = np.isin(changed_ids, [s.id for s in new])
     assert here.any() and np.array_equal(changed_ids[~here], ids[~here])
-    different = (np.asarray(changed) != np.asarray(photo)).any(-1)
+    different = (np.asarray(changed) != np.asarray(image)).any(-1)
     assert not different[~here].any() and different[here].mean() > 0.9
     for segment in new:
         x, y, width, height = segment.bbox

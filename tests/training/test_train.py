@@ -1,4 +1,4 @@
-"""Training through the front door: what a run leaves, how it goes on, and what it refuses."""
+"""Training runs from end to end: what they write, how they continue, and what is refused."""
 
 import json
 import os
@@ -15,20 +15,22 @@ import torch
 import torch.multiprocessing as mp
 from safetensors.torch import load_file
 from support.models import small_config
-from support.training import SMALL, a_run, arguments, items, tiny
+from support.training import SMALL, arguments, items, small_run, tiny
 
 from ppmn.cli import main
+from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
 from ppmn.model import folder as weights
 from ppmn.presets import PRESETS, override
-from ppmn.training.dataset import TrainingSet, epoch_batches, load
-from ppmn.training.feature_cache import Caches
+from ppmn.training.dataset import TrainingSet, epoch_batches, read_batches
+from ppmn.training.feature_cache import FeatureCaches
+from ppmn.training.initial import initial_model
 from ppmn.training.run_folder import RunFolder
-from ppmn.training.sources import open_sources
-from ppmn.training.trainer import Trainer, World, start
+from ppmn.training.sources import open_training_sources
+from ppmn.training.trainer import Trainer
 
 
-def test_a_run_leaves_a_network_its_log_and_its_sheets(scenes: Path, text: Path, tmp_path: Path) -> None:
+def test_run_writes_a_network_a_log_and_sheets(scenes: Path, text: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     assert main(arguments(scenes, text, out, "--epochs", "2")) == 0
     assert weights.load_model(out).config.rounds == 1
@@ -44,8 +46,8 @@ def test_a_run_leaves_a_network_its_log_and_its_sheets(scenes: Path, text: Path,
     assert list((out / "tensorboard").iterdir())
 
 
-def kill_now_and_then(command: list[str], out: Path, kills: int, environment: dict[str, str]) -> None:
-    """Trainer a command to its end, killing it after its log has grown, `kills` times."""
+def run_with_kills(command: list[str], out: Path, kills: int, environment: dict[str, str]) -> None:
+    """Run a command to its end, killing it `kills` times after its log has grown."""
     log = out / "log.jsonl"
     for turn in range(kills + 1):
         process = subprocess.Popen(
@@ -62,12 +64,12 @@ def kill_now_and_then(command: list[str], out: Path, kills: int, environment: di
             assert process.returncode == 0, errors.decode()[-2000:]
 
 
-def killed_equals_unbroken(scenes: Path, text: Path, folder: Path, kills: int, epochs: int) -> None:
+def assert_killed_equals_unbroken(scenes: Path, text: Path, folder: Path, kills: int, epochs: int) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    extra = ("--epochs", str(epochs), "--set", "average=0.9")
+    extra = ("--epochs", str(epochs), "--set", "ema_decay=0.9")
     for name, times in (("unbroken", 0), ("killed", kills)):
         command = [sys.executable, "-m", "ppmn.cli", *arguments(scenes, text, folder / name, *extra)]
-        kill_now_and_then(command, folder / name, times, environment)
+        run_with_kills(command, folder / name, times, environment)
     ours, theirs = (load_file(folder / name / "model.safetensors") for name in ("killed", "unbroken"))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
@@ -76,20 +78,20 @@ def killed_equals_unbroken(scenes: Path, text: Path, folder: Path, kills: int, e
     assert losses[0] == losses[1]
 
 
-def test_a_killed_run_ends_with_the_same_bits(scenes: Path, text: Path, tmp_path: Path) -> None:
-    killed_equals_unbroken(scenes, text, tmp_path, kills=3, epochs=3)
+def test_killed_run_ends_with_the_same_bits(scenes: Path, text: Path, tmp_path: Path) -> None:
+    assert_killed_equals_unbroken(scenes, text, tmp_path, kills=3, epochs=3)
 
 
 @pytest.mark.soak
-def test_a_run_killed_twenty_times_ends_with_the_same_bits(scenes: Path, text: Path, tmp_path: Path) -> None:
-    killed_equals_unbroken(scenes, text, tmp_path, kills=20, epochs=12)
+def test_run_killed_twenty_times_ends_with_the_same_bits(scenes: Path, text: Path, tmp_path: Path) -> None:
+    assert_killed_equals_unbroken(scenes, text, tmp_path, kills=20, epochs=12)
 
 
 @pytest.mark.soak
 def test_memory_does_not_grow(scenes: Path, text: Path, tmp_path: Path) -> None:
     import resource
 
-    run = a_run(tiny(text), scenes, tmp_path)
+    run = small_run(tiny(text), scenes, tmp_path)
     batch, peaks = items(run), []
     for step in range(500):
         run.step(batch, 500)
@@ -98,33 +100,35 @@ def test_memory_does_not_grow(scenes: Path, text: Path, tmp_path: Path) -> None:
     assert peaks[1] - peaks[0] < 20
 
 
-def follow(rank: int, world: int, scenes: Path, text: Path, folder: Path, changes: dict[str, object]) -> None:
-    """Twenty steps in float64; the first process writes down its weights."""
+def train_in_float64(
+    rank: int, world: int, scenes: Path, text: Path, folder: Path, changes: dict[str, object]
+) -> None:
+    """Twenty steps in float64; the main process saves its weights."""
     if world > 1:
         meet = f"file://{folder / f'meet-{len(changes)}'}"
         torch.distributed.init_process_group("gloo", meet, rank=rank, world_size=world)
     torch.set_num_threads(1)
     config = tiny(text, lr_text=1e-4, **changes)
     torch.manual_seed(0)
-    model = start(config, None)
-    data = TrainingSet(open_sources([str(scenes)]), config, model.double(), Caches())
-    run = Trainer(config, World.here(), model, data, RunFolder(folder))
+    model = initial_model(config, None)
+    data = TrainingSet(open_training_sources([DataSpec(scenes)]), config, model.double(), FeatureCaches())
+    run = Trainer(config, model, data, RunFolder(folder))
     for step in range(20):
-        epoch, place = divmod(step, len(epoch_batches(data, 0, run.batch)))
-        mine = epoch_batches(data, epoch, run.batch)[place][rank::world]
-        run.step(run.readable(next(load(data, epoch, [mine]))), 20)
+        epoch, place = divmod(step, len(epoch_batches(data, 0, run.batch_size)))
+        mine = epoch_batches(data, epoch, run.batch_size)[place][rank::world]
+        run.step(run.readable(next(read_batches(data, epoch, [mine]))), 20)
     if rank == 0:
         torch.save(model.state_dict(), folder / f"{world}-{len(changes)}.pt")
 
 
-def test_processes_and_parts_follow_the_single_process(scenes: Path, text: Path, tmp_path: Path) -> None:
-    mp.spawn(follow, (2, scenes, text, tmp_path, {}), 2)
-    follow(0, 1, scenes, text, tmp_path, {})
-    follow(0, 1, scenes, text, tmp_path, {"accumulate": 3})
+def test_processes_and_accumulation_equal_a_single_process(scenes: Path, text: Path, tmp_path: Path) -> None:
+    mp.spawn(train_in_float64, (2, scenes, text, tmp_path, {}), 2)
+    train_in_float64(0, 1, scenes, text, tmp_path, {})
+    train_in_float64(0, 1, scenes, text, tmp_path, {"accumulate": 3})
     unused = replace(small_config(text), pixels=0)
     mp.spawn(
-        follow, (2, scenes, text, tmp_path, {"model": unused}), 2
-    )  # parts that no loss reaches do not hang it
+        train_in_float64, (2, scenes, text, tmp_path, {"model": unused}), 2
+    )  # parameters without a gradient do not block it
     alone, together, parts = (
         torch.load(tmp_path / f"{n}.pt", weights_only=True) for n in ("1-0", "2-0", "1-1")
     )
@@ -133,27 +137,25 @@ def test_processes_and_parts_follow_the_single_process(scenes: Path, text: Path,
         assert torch.allclose(parts[name], value, rtol=0, atol=1e-8), name
 
 
-def test_the_paper_trains_its_text_encoder_and_the_released_code_does_not(
-    scenes: Path, text: Path, tmp_path: Path
-) -> None:
+def test_only_the_paper_preset_trains_the_text_encoder(scenes: Path, text: Path, tmp_path: Path) -> None:
     for preset, moves in (("paper", True), ("ppmn-released", False)):
         config = PRESETS[preset]()
         model = replace(
             small_config(text), variant=config.model.variant, count_padding=config.model.count_padding
         )
-        run = a_run(
+        run = small_run(
             replace(config, model=model, lr_image=1e-4, workers=0, batch_size=4), scenes, tmp_path / preset
         )
         before = {n: p.clone() for n, p in run.model.text_encoder.named_parameters()}
         run.step(items(run), 10)
         moved = any(not torch.equal(p, before[n]) for n, p in run.model.text_encoder.named_parameters())
         assert moved == moves
-        assert run.model.text_encoder.training  # dropout is live in both
+        assert run.model.text_encoder.training  # dropout is on in both
 
 
-def test_rates_are_halved_as_the_paper_says(scenes: Path, text: Path, tmp_path: Path) -> None:
+def test_rates_are_halved_from_epoch_ten(scenes: Path, text: Path, tmp_path: Path) -> None:
     config = replace(PRESETS["paper"](), model=small_config(text), lr_image=1e-4, workers=0)
-    run = a_run(config, scenes, tmp_path)
+    run = small_run(config, scenes, tmp_path)
     rates = []
     for epoch in range(14):
         run.progress.epoch = epoch
@@ -163,31 +165,31 @@ def test_rates_are_halved_as_the_paper_says(scenes: Path, text: Path, tmp_path: 
     assert {rate for _, rate in rates} == {1e-5}
 
 
-def test_bfloat16_follows_float32(scenes: Path, text: Path, tmp_path: Path) -> None:
+def test_bfloat16_losses_are_close_to_float32(scenes: Path, text: Path, tmp_path: Path) -> None:
     losses = {}
     for precision in ("float32", "bfloat16"):
-        run = a_run(tiny(text, precision=precision), scenes, tmp_path / precision)
+        run = small_run(tiny(text, precision=precision), scenes, tmp_path / precision)
         losses[precision] = [run.step(items(run), 20)["loss"] for _ in range(8)]
-    assert losses["bfloat16"] != losses["float32"]  # it did compute in another precision
+    assert losses["bfloat16"] != losses["float32"]  # it did use another precision
     assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
     assert losses["bfloat16"][-1] < 0.95 * losses["bfloat16"][0]
 
 
-def test_a_loss_that_is_not_finite_names_the_photos(scenes: Path, text: Path, tmp_path: Path) -> None:
-    run = a_run(tiny(text), scenes, tmp_path)
+def test_loss_that_is_not_finite_names_the_images(scenes: Path, text: Path, tmp_path: Path) -> None:
+    run = small_run(tiny(text), scenes, tmp_path)
     with torch.no_grad():
         run.model.head.project_phrases.weight.fill_(float("nan"))
-    with pytest.raises(InputError, match=r"the loss is nan at step 0 on the photos .*train/0"):
+    with pytest.raises(InputError, match=r"the loss is nan at step 0 on the images .*train/0"):
         run.step(items(run), 10)
 
 
-def test_a_bad_photo_is_named_counted_and_fatal(
+def test_unreadable_image_is_named_and_fatal_unless_skipped(
     scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "data"
     shutil.copytree(scenes, broken)
     bad = sorted((broken / "images" / "train").iterdir())[3]
-    bad.write_bytes(b"not a photo")
+    bad.write_bytes(b"not an image")
     options = ("--epochs", "1", "--set", "validation_fraction=0")
     assert main(arguments(broken, text, tmp_path / "fatal", *options)) == 2
     assert bad.name in capsys.readouterr().err
@@ -202,15 +204,15 @@ def test_a_bad_photo_is_named_counted_and_fatal(
         (["--set", "model.rounds=two"], "two"),
         (["--set", "epochs"], "FIELD=VALUE"),
         (["--epochs", "0"], "epochs is 0"),
-        (["--set", "validation=0.9999999"], "empty"),
+        (["--set", "validation_fraction=0.9999999"], "empty"),
         (["--set", "lr_image=0"], "frozen"),
-        (["--set", "narratives=0"], "narratives is 0"),
+        (["--set", "narratives_per_image=0"], "narratives_per_image is 0"),
         (["--data", "nowhere"], "nowhere"),
         (["--init", "nowhere"], "nowhere"),
         (["--preset", "papr"], "papr"),
     ],
 )
-def test_what_cannot_be_trained_is_one_sentence(
+def test_bad_options_are_refused_in_one_sentence(
     scenes: Path, text: Path, tmp_path: Path, more: list[str], word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(scenes, text, tmp_path / "run", *more)) == 2
@@ -218,7 +220,7 @@ def test_what_cannot_be_trained_is_one_sentence(
     assert said.startswith("ppmn: ") and word in said
 
 
-def test_a_run_of_another_configuration_is_refused(
+def test_run_of_another_configuration_is_refused(
     scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     quick = ("--epochs", "1", "--set", "validation_fraction=0")
@@ -232,7 +234,7 @@ def test_a_run_of_another_configuration_is_refused(
     assert (tmp_path / "model.safetensors").read_bytes() == before
 
 
-def test_another_network_can_be_fine_tuned(scenes: Path, text: Path, tmp_path: Path) -> None:
+def test_fine_tuning_another_network(scenes: Path, text: Path, tmp_path: Path) -> None:
     quick = ("--epochs", "1", "--set", "validation_fraction=0")
     assert main(arguments(scenes, text, tmp_path / "first", *quick)) == 0
     more = (*quick, "--init", str(tmp_path / "first"), "--set", "lr_image=0")
@@ -246,25 +248,26 @@ def test_another_network_can_be_fine_tuned(scenes: Path, text: Path, tmp_path: P
     assert weights.load_model(tmp_path / "third").config.rounds == 2
 
 
-def test_a_dry_run_estimates_and_writes_nothing(
+def test_dry_run_estimates_and_writes_nothing(
     scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments(scenes, text, tmp_path / "run", "--dry-run")) == 0
     said = capsys.readouterr().out
-    assert "steps an epoch" in said and "peak memory" in said and "hours" in said
+    assert "steps per epoch" in said and "peak memory" in said and "hours" in said
     assert not list((tmp_path / "run").rglob("*.*"))
 
 
-def test_presets_are_what_they_say() -> None:
-    paper, released = PRESETS["paper"](), PRESETS["released"]()
-    assert (paper.batch, paper.epochs, paper.lr, paper.lr_text, paper.lr_image) == (12, 14, 1e-4, 1e-5, 0)
+def test_presets() -> None:
+    paper, released = PRESETS["paper"](), PRESETS["ppmn-released"]()
+    assert (paper.batch_size, paper.epochs) == (12, 14)
+    assert (paper.lr, paper.lr_text, paper.lr_image) == (1e-4, 1e-5, 0)
     assert paper.model.variant == "paper" and not paper.per_process
     assert released.model.variant == "released" and released.per_process and released.lr_text == 0
     assert PRESETS["dagger"]().lr_image > 0 and PRESETS["dagger"]().model.image.form == "torchvision"
     assert override(paper, "model.pixels", "0").model.pixels == 0
 
 
-def test_an_ablation_is_a_table_and_a_picture(scenes: Path, text: Path, tmp_path: Path) -> None:
+def test_ablation_writes_a_table_and_a_picture(scenes: Path, text: Path, tmp_path: Path) -> None:
     fields = [f"--set={f}" for f in (*SMALL, f"model.text.source={text}", "validation_fraction=0")]
     command = [
         "ablate",
@@ -293,7 +296,7 @@ def test_an_ablation_is_a_table_and_a_picture(scenes: Path, text: Path, tmp_path
         assert all(0 <= float(cell[1]) <= 100 for cell in cells if len(cell) > 1)
 
 
-def test_training_can_be_imported_where_there_is_no_resource_module() -> None:
+def test_training_imports_without_the_resource_module() -> None:
     code = "import sys; sys.modules['resource'] = None; from ppmn.training import trainer"
     code += "; print(repr(trainer.peak_memory()))"
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

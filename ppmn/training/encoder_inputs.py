@@ -1,0 +1,104 @@
+"""What a training step gives to the network: images and captions, or their features from a cache."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ppmn.config import Augment, TrainConfig
+from ppmn.errors import InputError
+from ppmn.model.network import PPMN
+from ppmn.model.pyramid import Features
+from ppmn.model.text import Queries, Tokens
+from ppmn.training.dataset import Item
+from ppmn.training.feature_cache import FeatureCache, FeatureCaches, encoder_fingerprint
+from ppmn.training.sources import Source
+
+WORD_PIECES = 80  # of a narrative, about
+
+
+def open_caches(
+    config: TrainConfig, folder: Path | None, model: PPMN, sources: Sequence[Source]
+) -> FeatureCaches:
+    """Caches of the frozen encoders; refused where cached features would differ from fresh ones."""
+    if folder is None:
+        return FeatureCaches()
+    part, description = model.image_encoder.frozen_part()
+    frozen = not any(p.requires_grad for p in part.parameters())
+    if not frozen and config.lr_text > 0:
+        raise InputError("both encoders are trained: there is nothing to cache")
+    image = text = None
+    if frozen:
+        _check_images_repeat(config)
+        fingerprint = encoder_fingerprint(part, f"{model.preprocess} {description}")
+        image = FeatureCache(folder / "image", fingerprint)
+        image.require(2 * _feature_count(config, model, sources))
+    if config.lr_text == 0:
+        if config.text_dropout:
+            raise InputError("the frozen text encoder uses dropout: a cache needs text_dropout=false")
+        text = FeatureCache(
+            folder / "text", encoder_fingerprint(model.text_encoder, config.model.text.source)
+        )
+        annotated = sum(len(s) for s in sources if s.narratives is not None)
+        text.require(2 * annotated * WORD_PIECES * model.text_encoder.channels)
+    return FeatureCaches(image, text)
+
+
+def _check_images_repeat(config: TrainConfig) -> None:
+    if config.augment != Augment() and not config.augment.fixed:
+        raise InputError(f"images change every epoch ({config.augment}): they cannot be cached")
+    if config.small_epochs:
+        raise InputError(f"images grow after {config.small_epochs} epochs: they cannot be cached")
+    if config.model.count_padding:
+        raise InputError("padding counts, so features depend on the batch: they cannot be cached")
+
+
+def _feature_count(config: TrainConfig, model: PPMN, sources: Sequence[Source]) -> int:
+    """How many numbers the image cache will hold."""
+    counts: dict[Path, int] = {}
+    for source in sources:
+        copied = config.augment.fixed and source.narratives is None
+        copies = math.ceil(source.weight) if copied else 1
+        for index in range(len(source)):
+            image = source.annotation(index)
+            size = model.preprocess.size(image.height, image.width)
+            counts[image.file] = copies * model.image_encoder.feature_count(*size)
+    return sum(counts.values())
+
+
+def image_inputs(
+    items: Sequence[Item], model: PPMN, cache: FeatureCache | None, device: torch.device
+) -> Sequence[Tensor] | Sequence[Features]:
+    """The images, or with a cache their features; those that it does not have are computed and written."""
+    if cache is None:
+        return [item.image.to(device) for item in items if item.image is not None]
+    inputs = []
+    for item in items:
+        features = item.cached.features
+        if features is None and item.image is not None:
+            with torch.no_grad():
+                (computed,) = model.image_encoder.features([item.image.to(device)])
+            features = cache.write(item.cached.image_key, computed)
+        inputs.append({name: value.to(device).float() for name, value in (features or {}).items()})
+    return inputs
+
+
+def text_inputs(
+    items: Sequence[Item], model: PPMN, cache: FeatureCache | None, device: torch.device
+) -> Sequence[Tokens] | Queries:
+    """The tokens of the captions, or with a cache their queries."""
+    tokens = [item.tokens for item in items]
+    if cache is None or not all(item.cached.caption_key for item in items):
+        return tokens
+    words = []
+    for item in items:
+        cached = item.cached.words
+        if cached is None:
+            with torch.no_grad():
+                (computed,) = model.text_encoder.encode([item.tokens.ids])
+            cached = cache.write(item.cached.caption_key, {"words": computed})
+        words.append(cached["words"].to(device).float())
+    queries: Queries = model.text_encoder.queries(tokens, words)
+    return queries
