@@ -1,4 +1,4 @@
-"""The model that ships, as a person meets it."""
+"""The model that ships."""
 
 import json
 from pathlib import Path
@@ -15,54 +15,58 @@ from ppmn.model.folder import model_folder
 from ppmn.samples import sample_image
 
 
-def test_it_finds_the_sky_above_the_grass() -> None:
-    photo = Image.new("RGB", (320, 240), (110, 170, 235))
-    ImageDraw.Draw(photo).rectangle((0, 120, 320, 240), fill=(60, 140, 40))
+def test_sky_is_above_grass() -> None:
+    image = Image.new("RGB", (320, 240), (110, 170, 235))
+    ImageDraw.Draw(image).rectangle((0, 120, 320, 240), fill=(60, 140, 40))
     noise = np.random.default_rng(0).integers(-12, 13, (240, 320, 1))
-    photo = Image.fromarray(np.clip(np.asarray(photo) + noise, 0, 255).astype(np.uint8))
-    sky, grass = ppmn.load().ground(photo, "There is the sky above the green grass.")
+    image = Image.fromarray(np.clip(np.asarray(image) + noise, 0, 255).astype(np.uint8))
+    sky, grass = ppmn.load().ground(image, "There is the sky above the green grass.")
     upper, lower = slice(0, 120), slice(120, 240)
     assert sky.response[upper].mean() > sky.response[lower].mean()
     assert grass.response[lower].mean() > grass.response[upper].mean()
 
 
-def test_bfloat16_is_for_speed_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    photo, narrative = sample_image("motorcycle")
+def test_bfloat16_masks_are_close_to_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, narrative = sample_image("motorcycle")
     found = []
     for abilities in ({}, {"avx512_bf16": True}):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda abilities=abilities: abilities, False)
-        found.append(ppmn.load(device="cpu").ground(photo, narrative))
+        found.append(ppmn.load(device="cpu").ground(image, narrative))
     for exact, rounded in zip(*found, strict=True):
         assert not np.array_equal(exact.map, rounded.map)
         assert (exact.mask & rounded.mask).sum() > 0.9 * (exact.mask | rounded.mask).sum()
 
 
-def test_its_own_threshold_and_what_it_came_from_lie_beside_it() -> None:
-    folder = model_folder("compact")
-    assert ppmn.load().threshold == json.loads((folder / "config.json").read_text())["threshold"] != 0.5
-    for run in ("first_", "second_", ""):  # each began with what the one before it left
+def test_configuration_is_of_version_2_with_a_threshold_of_its_own() -> None:
+    config = json.loads((model_folder("compact") / "config.json").read_text())
+    assert config["version"] == 2 and ppmn.load().threshold == config["threshold"] != 0.5
+
+
+def test_logs_of_the_training_runs_are_recorded() -> None:
+    folder = Path(__file__).parents[2] / "experiments" / "compact"
+    for run in ("first_", "second_", ""):  # each started from the one before
         made = json.loads((folder / f"{run}train.json").read_text())
         assert len(made["data"]) == 8 and made["config"]["seed"]
         lines = [json.loads(line) for line in (folder / f"{run}log.jsonl").read_text().splitlines()]
         assert any("validation" in line for line in lines)
 
 
-def test_the_weights_are_small_enough_to_ship() -> None:
+def test_weights_are_small_enough_to_ship() -> None:
     folder = model_folder("compact")
     trained = (folder / "model.safetensors").stat().st_size
     everything = sum(file.stat().st_size for file in folder.parent.rglob("*.safetensors"))
     assert trained <= 25e6 and everything <= 75e6
 
 
-def test_the_demo_grounds_a_real_photo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_demo_grounds_a_photo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert demo(out=tmp_path) == 0
-    told = capsys.readouterr().out
-    assert "red motorcycle" in told and str(tmp_path / "page.html") in told
+    printed = capsys.readouterr().out
+    assert "red motorcycle" in printed and str(tmp_path / "page.html") in printed
     with Image.open(tmp_path / "overlay.png") as overlay:
         assert overlay.size == (741, 500)
 
 
-def test_it_grounds_the_narratives_of_people(shared: Path, tmp_path: Path) -> None:
+def test_average_recall_on_narratives_by_people(shared: Path, tmp_path: Path) -> None:
     data, out = f"{shared / 'data' / 'narrated'}:val2017", tmp_path / "scores.json"
     assert main(["evaluate", "--data", data, "--model", "compact", "--out", str(out)]) == 0
     scores = json.loads(out.read_text())

@@ -11,7 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from support.models import bert_folder, random_images, small_config, small_ppmn
 
-from bench.compact import opened
+from experiments.measure_compact import load_mean
 from ppmn.config import DINOv2Config
 from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
@@ -144,7 +144,7 @@ def test_mean_of_models(text: Path, tmp_path: Path) -> None:
         model = weights.build_model(replace(small_config(text), image=replace(IMAGE, trainable_blocks=1)))
         weights.save_model(model, tmp_path / name)
         states.append(model.state_dict())
-    mean = opened("+".join(str(tmp_path / name) for name in ("a", "b", "c")), "84x112")
+    mean = load_mean("+".join(str(tmp_path / name) for name in ("a", "b", "c")), "84x112")
     assert mean.preprocess == Preprocess(84, 112, 28)
     for name, value in mean.state_dict().items():
         assert torch.allclose(value, sum(state[name] for state in states) / 3, atol=1e-6), name
