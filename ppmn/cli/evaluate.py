@@ -18,57 +18,29 @@ HELP = "measure a model, or files of predictions"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    who = parser.add_mutually_exclusive_group()
-    who.add_argument("--model", help="name or folder of the model to measure")
-    who.add_argument(
-        "--predictions", type=Path, metavar="FILE", help="JSON lines of predictions to measure instead"
-    )
-    parser.add_argument(
-        "--data",
-        action="append",
-        default=[],
-        metavar="ROOT[:SPLIT]",
-        help="data set to measure on; repeatable",
-    )
-    parser.add_argument(
-        "--protocol",
-        choices=("full", "ppmn2022"),
-        default="full",
-        help="how masks are compared (default: full)",
-    )
-    parser.add_argument(
-        "-o", "--out", type=Path, metavar="RUN.json", help="write the report with every figure"
-    )
-    parser.add_argument("--save-predictions", type=Path, metavar="FILE", help="write the masks as JSON lines")
-    parser.add_argument(
-        "--compare", type=Path, metavar="RUN.json", help="print the paired difference to an earlier run"
-    )
-    parser.add_argument("--curves", type=Path, metavar="FILE.png", help="draw the recall curves")
-    parser.add_argument(
-        "--with",
-        dest="with_runs",
-        type=Path,
-        nargs="+",
-        default=[],
-        metavar="RUN.json",
-        help="earlier runs to add to --curves",
-    )
-    parser.add_argument(
-        "--worst", type=int, default=0, metavar="N", help="draw the N phrases with the lowest IoU"
-    )
-    parser.add_argument(
-        "--sheet",
-        type=Path,
-        default=Path("worst.png"),
-        metavar="FILE.png",
-        help="where --worst is drawn (default: worst.png)",
-    )
+    add = parser.add_argument
+    measured = parser.add_mutually_exclusive_group()
+    measured.add_argument("--model", help="name or folder of the model to measure")
+    measured.add_argument("--predictions", type=Path, metavar="FILE", help="or JSON lines of predictions")
+    data_help = "data set to measure on; repeatable"
+    add("--data", action="append", default=[], metavar="ROOT[:SPLIT]", help=data_help)
+    protocol_help = "how masks are compared (default: full)"
+    add("--protocol", choices=("full", "ppmn2022"), default="full", help=protocol_help)
+    add("-o", "--out", type=Path, metavar="RUN.json", help="write the report with every figure")
+    add("--save-predictions", type=Path, metavar="FILE", help="write the masks as JSON lines")
+    add("--compare", type=Path, metavar="RUN.json", help="print the paired difference to an earlier run")
+    add("--curves", type=Path, metavar="FILE.png", help="draw the recall curves")
+    with_help = "earlier runs to add to --curves"
+    add("--with", dest="with_runs", type=Path, nargs="+", default=[], metavar="RUN.json", help=with_help)
+    add("--worst", type=int, default=0, metavar="N", help="draw the N phrases with the lowest IoU")
+    sheet_help = "where --worst is drawn (default: worst.png)"
+    add("--sheet", type=Path, default=Path("worst.png"), metavar="FILE.png", help=sheet_help)
 
 
 def run(args: argparse.Namespace) -> None:
     """Measure, print the table and write what was asked for; all refusals come before the work."""
     from ppmn.distributed import is_main_process, process_group
-    from ppmn.evaluation.evaluate import evaluate, open_narratives_of
+    from ppmn.evaluation.evaluate import evaluate, open_narratives_of, worst_sheet
     from ppmn.evaluation.figures import curves
     from ppmn.evaluation.report import build_report, read_report
     from ppmn.files import check_writable
@@ -85,15 +57,14 @@ def run(args: argparse.Namespace) -> None:
         answers, name, threshold = _answers(args, sources)
         keep = bool(args.worst or args.save_predictions)
         found = evaluate(answers, sources, protocol=args.protocol, keep_predictions=keep)
-        if is_main_process():
-            report = build_report(found.metric, name, threshold, sources)
-            _show(args, found, report, compared)
-            if args.curves:
-                curves([(name, report), *others], args.curves)
-            if args.worst:
-                from ppmn.evaluation.evaluate import worst_sheet
-
-                worst_sheet(found, sources, args.sheet, count=args.worst)
+        if not is_main_process():
+            return None
+        report = build_report(found.metric, name, threshold, sources)
+        _show(args, found, report, compared)
+        if args.curves:
+            curves([(name, report), *others], args.curves)
+        if args.worst:
+            worst_sheet(found, sources, args.sheet, count=args.worst)
 
 
 def _check(args: argparse.Namespace, reports: Sequence["EvaluationReport"]) -> None:

@@ -1,6 +1,5 @@
-"""The paper's figures: recall curves (Figure 4), and sheets of photo, truth and prediction side by side."""
+"""The paper's figures: recall curves (Figure 4), and sheets of image, truth and prediction side by side."""
 
-import colorsys
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,16 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from ppmn.errors import InputError
 from ppmn.files import replacing
+from ppmn.grounding.render import RGB, color, paint_masks
+from ppmn.types import Mask, Span
 
-PANEL = 360  # width of one picture of a sheet, in pixels
-MARGIN = 12
-LINE = 20  # height of a line of text
-PANELS_OF_FIGURE_4 = {
+_PANEL = 360  # of a sheet: width of one picture
+_MARGIN = 12
+_LINE = 20  # height of a line of text
+_FIGURE_4 = {
     "Overall performance": ("overall",),
     "Things and stuff categories": ("things", "stuff"),
     "Singulars and plurals": ("singulars", "plurals"),
@@ -42,7 +42,7 @@ def curves(runs: Sequence[tuple[str, Mapping[str, Any]]], file: Path) -> None:
     if len(protocols) != 1:
         raise InputError(f"curves in one picture are of one protocol, not {sorted(protocols)}")
     figure = new_figure(15, 5.2)
-    for axes, (title, splits) in zip(figure.subplots(1, 3), PANELS_OF_FIGURE_4.items(), strict=True):
+    for axes, (title, splits) in zip(figure.subplots(1, 3), _FIGURE_4.items(), strict=True):
         for number, (name, run) in enumerate(runs):
             for split in splits:
                 if run["phrases"][split] == 0:
@@ -65,25 +65,25 @@ def curves(runs: Sequence[tuple[str, Mapping[str, Any]]], file: Path) -> None:
 
 @dataclass(frozen=True)
 class SheetRow:
-    """One narrative of a sheet: its masks, of any size, cover the photo; one colour a phrase."""
+    """One narrative of a sheet; masks of any size cover the image, one color per phrase."""
 
-    photo: Image.Image
+    image: Image.Image
     caption: str
-    spans: Sequence[tuple[int, int]]
-    truth: Sequence[NDArray[np.bool_]]
-    prediction: Sequence[NDArray[np.bool_]]
+    spans: Sequence[Span]
+    truth: Sequence[Mask]
+    prediction: Sequence[Mask]
     note: str = ""
 
 
 def sheet(rows: Sequence[SheetRow], file: Path) -> None:
-    """Draw rows of photo, truth and prediction, each with its caption in the colours of the masks."""
+    """Draw rows of image, truth and prediction, each with its caption in the colors of the masks."""
     pictures = [_row(row) for row in rows]
-    height = LINE + 2 * MARGIN + sum(picture.height for picture in pictures)
-    canvas = Image.new("RGB", (3 * PANEL + 4 * MARGIN, height), "white")
+    height = _LINE + 2 * _MARGIN + sum(picture.height for picture in pictures)
+    canvas = Image.new("RGB", (3 * _PANEL + 4 * _MARGIN, height), "white")
     draw, font = ImageDraw.Draw(canvas), ImageFont.load_default(14)
-    for column, title in enumerate(("photo", "truth", "prediction")):
-        draw.text((MARGIN + column * (PANEL + MARGIN), MARGIN), title, "black", font)
-    top = LINE + 2 * MARGIN
+    for column, title in enumerate(("image", "truth", "prediction")):
+        draw.text((_MARGIN + column * (_PANEL + _MARGIN), _MARGIN), title, "black", font)
+    top = _LINE + 2 * _MARGIN
     for picture in pictures:
         canvas.paste(picture, (0, top))
         top += picture.height
@@ -91,39 +91,30 @@ def sheet(rows: Sequence[SheetRow], file: Path) -> None:
         canvas.save(part, format="PNG")
 
 
-def phrase_colour(index: int) -> tuple[int, int, int]:
-    """A colour a phrase, neighbours far apart on the colour wheel."""
-    red, green, blue = colorsys.hsv_to_rgb((0.6 + 0.618034 * index) % 1, 0.85, 0.85)
-    return round(255 * red), round(255 * green), round(255 * blue)
-
-
-def paint(photo: Image.Image, masks: Sequence[NDArray[np.bool_]]) -> Image.Image:
-    """The photo in grey under its masks, each in its phrase's colour; later masks lie on top."""
-    painted = photo.convert("L").convert("RGB")
-    for index, mask in enumerate(masks):
-        stencil = Image.fromarray(mask.astype(np.uint8) * 170).resize(photo.size, Image.Resampling.NEAREST)
-        painted.paste(phrase_colour(index), mask=stencil)
-    return painted
-
-
 def _row(row: SheetRow) -> Image.Image:
-    scale = PANEL / row.photo.width
-    photo = row.photo.convert("RGB").resize((PANEL, max(1, round(row.photo.height * scale))))
+    scale = _PANEL / row.image.width
+    image = row.image.convert("RGB").resize((_PANEL, max(1, round(row.image.height * scale))))
+    gray = image.convert("L").convert("RGB")
+    truth, prediction = (
+        paint_masks(gray, masks, opacity=2 / 3, outline=False) for masks in (row.truth, row.prediction)
+    )
     words = _words(row)
     lines = 1 + max((line for _, line, _, _ in words), default=0)
-    picture = Image.new("RGB", (3 * PANEL + 4 * MARGIN, photo.height + LINE * lines + 2 * MARGIN), "white")
-    for column, panel in enumerate((photo, paint(photo, row.truth), paint(photo, row.prediction))):
-        picture.paste(panel, (MARGIN + column * (PANEL + MARGIN), 0))
+    picture = Image.new(
+        "RGB", (3 * _PANEL + 4 * _MARGIN, image.height + _LINE * lines + 2 * _MARGIN), "white"
+    )
+    for column, panel in enumerate((image, truth, prediction)):
+        picture.paste(panel, (_MARGIN + column * (_PANEL + _MARGIN), 0))
     draw, font = ImageDraw.Draw(picture), ImageFont.load_default(14)
-    for left, line, text, colour in words:
-        draw.text((MARGIN + left, photo.height + 6 + LINE * line), text, colour, font)
+    for left, line, text, rgb in words:
+        draw.text((_MARGIN + left, image.height + 6 + _LINE * line), text, rgb, font)
     return picture
 
 
-def _words(row: SheetRow) -> list[tuple[float, int, str, tuple[int, int, int]]]:
-    """The caption (and the note after it) word by word: left edge, line, text, colour."""
-    font, width = ImageFont.load_default(14), 3 * PANEL + 2 * MARGIN
-    placed: list[tuple[float, int, str, tuple[int, int, int]]] = []
+def _words(row: SheetRow) -> list[tuple[float, int, str, RGB]]:
+    """The caption (and the note after it) word by word: left side, line, text, color."""
+    font, width = ImageFont.load_default(14), 3 * _PANEL + 2 * _MARGIN
+    placed: list[tuple[float, int, str, RGB]] = []
     left, line = 0.0, 0
     text = f"{row.caption}   {row.note}" if row.note else row.caption
     for word in re.finditer(r"\S+\s*", text):
@@ -131,6 +122,6 @@ def _words(row: SheetRow) -> list[tuple[float, int, str, tuple[int, int, int]]]:
         length = font.getlength(word.group())
         if left and left + length > width:
             left, line = 0.0, line + 1
-        placed.append((left, line, word.group(), phrase_colour(inside[0]) if inside else (60, 60, 60)))
+        placed.append((left, line, word.group(), color(inside[0]) if inside else (60, 60, 60)))
         left += length
     return placed

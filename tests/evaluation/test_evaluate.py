@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
+from support.models import bert_folder, small_ppmn
 
 import ppmn
+from ppmn import images
 from ppmn.cli import main
 from ppmn.data.panoptic import DataSpec
 from ppmn.data.targets import targets_ppmn2022
@@ -24,8 +26,10 @@ from ppmn.evaluation.evaluate import evaluate, model_answers, open_narratives_of
 from ppmn.evaluation.figures import SheetRow, sheet
 from ppmn.evaluation.metrics import SPLITS
 from ppmn.evaluation.predictions import Prediction, _parse
+from ppmn.grounding.grounder import Grounder
 from ppmn.model.preprocess import Preprocess
 
+decode = images._decoded
 HEIGHT, WIDTH = 60, 80
 SEGMENTS = {"A cat": (1,), "two dogs": (2, 3), "the sky": (4,), "a bird": (5,)}
 UTTERANCES = ["A cat", " and ", "two dogs", " sit under ", "the sky", " with ", "a kite", "."]
@@ -320,9 +324,9 @@ def test_comparison_curves_and_worst(root, load, tmp_path, capsys):
 
 
 def test_sheet_shows_each_mask_in_the_colour_of_its_phrase(tmp_path):
-    photo, left = Image.new("RGB", (360, 100), "white"), np.zeros((10, 36), bool)
+    image, left = Image.new("RGB", (360, 100), "white"), np.zeros((10, 36), bool)
     left[:, :18] = True
-    sheet([SheetRow(photo, "left and right", [(0, 4), (9, 14)], [left, ~left], [left])], tmp_path / "s.png")
+    sheet([SheetRow(image, "left and right", [(0, 4), (9, 14)], [left, ~left], [left])], tmp_path / "s.png")
     shown = np.asarray(Image.open(tmp_path / "s.png")).astype(int)
     row = shown[100]  # through the three pictures: 12 + 360 + 12 + 360 + 12 + 360 + 12
     assert row[12].tolist() == row[371].tolist() == [255, 255, 255]
@@ -343,6 +347,18 @@ def full_maps(
     self: Fake, image: Image.Image, caption: str, spans: Sequence[tuple[int, int]]
 ) -> list[np.ndarray]:
     return [np.ones((image.height, image.width), np.float32)] * len(spans)
+
+
+def test_images_are_decoded_once(root, load, monkeypatch):
+    decoded = []
+    monkeypatch.setattr(images, "_decoded", lambda *args: decoded.append(args[1]) or decode(*args))
+    text = bert_folder(root.parent / "bert")
+    grounder = Grounder(small_ppmn(text), device="cpu")
+    narratives = open_narratives_of([DataSpec(root, "val")])
+    decoded.clear()
+    evaluate(model_answers(grounder), narratives)
+    files = [name for name in decoded if "panoptic_segmentation" not in name]
+    assert sorted(files) == sorted(str(root / f"images/val/{image}.png") for image in IMAGES)
 
 
 def test_two_sources_may_share_image_ids(root, load, tmp_path):
