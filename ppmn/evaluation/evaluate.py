@@ -1,4 +1,4 @@
-"""Measure a model, or the predictions of any other system, by the protocols of docs/protocols.md."""
+"""Measure a model, or the predictions of any other system, by the protocols of docs/benchmark.md."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ppmn.config import ModelConfig, TrainConfig
 from ppmn.errors import InputError
-from ppmn.model.dinov2 import Dinov2FPN
+from ppmn.model.dinov2 import DINOv2FPN
 from ppmn.model.folder import base_weights, build_image_encoder, build_model, copy_tensors, load_model
 from ppmn.model.network import PPMN
 
@@ -21,7 +21,7 @@ def initial_model(config: TrainConfig, init: Path | None = None) -> PPMN:
     else:
         model = build_model(config.model)
     model.get_submodule("image_encoder").requires_grad_(config.lr_image > 0)
-    if isinstance(model.image_encoder, Dinov2FPN):
+    if isinstance(model.image_encoder, DINOv2FPN):
         if config.lr_image > 0 and not model.image_encoder.config.trainable_blocks:
             raise InputError("lr_image is above 0, but model.image.trainable_blocks is 0")
         model.image_encoder.vit.requires_grad_(False)
