@@ -20,6 +20,13 @@ def read_json(file: Path) -> Any:
         raise InputError(f"{file} is not JSON ({error})") from error
 
 
+def existing_file(file: Path, absence: str) -> Path:
+    """The file, or an error that begins with what its absence means."""
+    if not file.is_file():
+        raise InputError(f"{absence}: {file} is missing")
+    return file
+
+
 def make_folder(folder: Path) -> Path:
     """The folder, made with its parents where it is missing."""
     try:

@@ -8,8 +8,9 @@ except for spaces, case and accents, and by a diff of words where they do not.
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from difflib import SequenceMatcher
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -28,21 +29,10 @@ class Match:
     exact: bool = True
 
 
-@dataclass
-class _Letters:
+def _letters(text: str) -> tuple[str, list[int]]:
     """A text without spaces, case and accents, and the offset of each letter in the original."""
-
-    text: str = ""
-    offsets: list[int] = field(default_factory=list)
-
-
-def _letters(text: str) -> _Letters:
-    pairs = [
-        (letter, offset)
-        for offset, character in enumerate(text.translate(_QUOTES))
-        for letter in _normalized(character)
-    ]
-    return _Letters("".join(letter for letter, _ in pairs), [offset for _, offset in pairs])
+    parts = [_normalized(character) for character in text.translate(_QUOTES)]
+    return "".join(parts), [offset for offset, part in enumerate(parts) for _ in part]
 
 
 def _normalized(character: str) -> str:
@@ -54,20 +44,12 @@ def _normalized(character: str) -> str:
 
 def align(caption: str, utterances: Sequence[str]) -> list[Match | None]:
     """The match of every utterance in the caption; None where nothing of it is there."""
-    whole = _letters(caption)
-    parts = [_letters(u) for u in utterances]
-    spoken = "".join(p.text for p in parts)
-    if whole.text == spoken:
-        positions = list(range(len(whole.text)))
-        guesses: dict[int, Span] = {}
-    else:
-        positions, guesses = _diff(whole, spoken, _words(utterances), caption)
-    matches, first = [], 0
-    for part in parts:
-        last = first + len(part.text)
-        matches.append(_match(range(first, last), positions, guesses, whole.offsets))
-        first = last
-    return matches
+    text, offsets = _letters(caption)
+    parts = [_letters(utterance)[0] for utterance in utterances]
+    positions, guesses = list(range(len(text))), dict[int, Span]()
+    if text != "".join(parts):
+        positions, guesses = _diff(offsets, _words(utterances), [word for word, _ in _words([caption])])
+    return [_match(range(*ends), positions, guesses, offsets) for ends in pairwise(_starts(parts))]
 
 
 def _match(
@@ -84,19 +66,17 @@ def _match(
 
 def _words(texts: Sequence[str]) -> list[tuple[str, int]]:
     """Words without case and accents, each with the number of the text it is in."""
-    found = ((_letters(m.group()).text, n) for n, text in enumerate(texts) for m in _WORD.finditer(text))
+    found = ((_letters(m.group())[0], n) for n, text in enumerate(texts) for m in _WORD.finditer(text))
     return [(word, n) for word, n in found if word]
 
 
 def _diff(
-    whole: _Letters, spoken: str, words: list[tuple[str, int]], caption: str
+    offsets: list[int], words: list[tuple[str, int]], theirs: list[str]
 ) -> tuple[list[int], dict[int, Span]]:
     """For every spoken letter its letter in the caption or -1, and for changed words the likely span."""
     ours = [word for word, _ in words]
-    theirs = [word for word, _ in _words([caption])]
     our_starts, their_starts = _starts(ours), _starts(theirs)
-    positions = [-1] * len(spoken)
-    guesses: dict[int, Span] = {}
+    positions, guesses = [-1] * our_starts[-1], dict[int, Span]()
     for operation, a0, a1, b0, b1 in SequenceMatcher(None, ours, theirs, autojunk=False).get_opcodes():
         first, last = our_starts[a0], our_starts[a1]
         same_letters = "".join(ours[a0:a1]) == "".join(theirs[b0:b1])
@@ -104,18 +84,13 @@ def _diff(
             positions[first:last] = range(their_starts[b0], their_starts[b1])
         elif operation == "replace":
             for a, (c0, c1) in _pairs(words[a0:a1], theirs[b0:b1]).items():
-                start = whole.offsets[their_starts[b0 + c0]]
-                end = whole.offsets[their_starts[b0 + c1] - 1] + 1
-                for i in range(our_starts[a0 + a], our_starts[a0 + a + 1]):
-                    guesses[i] = (start, end)
+                span = offsets[their_starts[b0 + c0]], offsets[their_starts[b0 + c1] - 1] + 1
+                guesses |= dict.fromkeys(range(our_starts[a0 + a], our_starts[a0 + a + 1]), span)
     return positions, guesses
 
 
 def _starts(words: Sequence[str]) -> list[int]:
-    starts = [0]
-    for word in words:
-        starts.append(starts[-1] + len(word))
-    return starts
+    return [0, *accumulate(map(len, words))]
 
 
 def _pairs(ours: Sequence[tuple[str, int]], theirs: Sequence[str]) -> dict[int, Span]:

@@ -10,9 +10,9 @@ import numpy as np
 from tqdm import tqdm
 
 from ppmn.data.narratives import DataProblem, Narrative, narratives_file, read_narratives
-from ppmn.data.panoptic import IGNORE_ID, UNLABELED, Category, Panoptic, PanopticImage, read_panoptic, splits
+from ppmn.data.panoptic import IGNORE_ID, UNLABELED, Panoptic, PanopticImage, read_panoptic, splits
 from ppmn.errors import InputError
-from ppmn.images import read_image
+from ppmn.images import read_image, rgb_to_ids
 from ppmn.types import SegmentIds
 
 _TOTALS = ("images", "segments", "narratives")
@@ -58,8 +58,9 @@ def _check_split(root: Path, split: str) -> CheckReport:
     report.problems += _annotation_problems(panoptic)
     with ThreadPoolExecutor() as pool:
         found = pool.map(lambda image: list(_file_problems(image)), panoptic.images)
-        for problems in tqdm(found, split, len(panoptic.images), unit="image", leave=False, disable=None):
-            report.problems += problems
+        progress = tqdm(found, split, len(panoptic.images), unit="image", leave=False, disable=None)
+        for image, problems in zip(panoptic.images, progress, strict=True):
+            report.problems += [DataProblem(image.id, text) for text in problems]
     if report.has_narratives:
         _count(report, list(read_narratives(panoptic, report.problems.append)))
     return report
@@ -71,10 +72,8 @@ def _count(report: CheckReport, narratives: list[Narrative]) -> None:
     report.counts["narratives"] = len(narratives)
     report.counts["noun phrases"] = len(phrases)
     report.counts["grounded"] = len(grounded)
-    report.counts["singular"] = sum(not p.plural for _, p in grounded)
-    report.counts["plural"] = sum(p.plural for _, p in grounded)
-    report.counts["things"] = sum(p.isthing for _, p in grounded)
-    report.counts["stuff"] = sum(not p.isthing for _, p in grounded)
+    report.counts.update("plural" if p.plural else "singular" for _, p in grounded)
+    report.counts.update("things" if p.isthing else "stuff" for _, p in grounded)
     report.counts["grounded segments"] = len({(image, s) for image, p in grounded for s in p.segment_ids})
 
 
@@ -85,47 +84,34 @@ def _annotation_problems(panoptic: Panoptic) -> Iterator[DataProblem]:
         if times > 1:
             yield DataProblem(image_id, f"the image is listed {times} times")
     for image in panoptic.images:
-        yield from _segment_problems(image, panoptic.categories)
+        for segment, times in Counter(s.id for s in image.segments).items():
+            if times > 1:
+                yield DataProblem(image.id, f"segment {segment} is listed {times} times")
+        for s in image.segments:
+            if s.category_id not in panoptic.categories:
+                text = f"segment {s.id} is of category {s.category_id}, which is not listed"
+                yield DataProblem(image.id, text)
 
 
-def _segment_problems(image: PanopticImage, categories: dict[int, Category]) -> Iterator[DataProblem]:
-    for segment, times in Counter(s.id for s in image.segments).items():
-        if times > 1:
-            yield DataProblem(image.id, f"segment {segment} is listed {times} times")
-    for s in image.segments:
-        if s.category_id not in categories:
-            yield DataProblem(image.id, f"segment {s.id} is of category {s.category_id}, which is not listed")
-
-
-def _file_problems(image: PanopticImage) -> Iterator[DataProblem]:
+def _file_problems(image: PanopticImage) -> Iterator[str]:
     """Problems of the image file and of the panoptic PNG, including their pixels."""
-    size = (image.height, image.width)
-    try:
-        if (found := read_image(image.file).size[::-1]) != size:
-            yield DataProblem(image.id, f"{image.file} is {_by(found)}, the annotations say {_by(size)}")
-    except InputError as error:
-        yield DataProblem(image.id, str(error))
-    try:
-        ids = image.ids()
-    except InputError as error:
-        yield DataProblem(image.id, str(error))
-        return
-    if ids.shape != size:
-        text = f"{image.segmentation} is {_by(ids.shape)}, the annotations say {_by(size)}"
-        yield DataProblem(image.id, text)
-        return
-    yield from _pixel_problems(image, ids)
+    for file in (image.file, image.segmentation):
+        try:
+            content = read_image(file)
+        except InputError as error:
+            yield str(error)
+            continue
+        if content.size != (image.width, image.height):
+            found = f"{content.width} x {content.height}"
+            yield f"{file} is {found}, the annotations say {image.width} x {image.height}"
+        elif file == image.segmentation:
+            yield from _pixel_problems(image, rgb_to_ids(np.asarray(content)))
 
 
-def _pixel_problems(image: PanopticImage, ids: SegmentIds) -> Iterator[DataProblem]:
+def _pixel_problems(image: PanopticImage, ids: SegmentIds) -> Iterator[str]:
     areas = dict(zip(*(a.tolist() for a in np.unique(ids, return_counts=True)), strict=True))
     for s in image.segments:
         if (area := areas.pop(s.id, 0)) != s.area:
-            yield DataProblem(image.id, f"segment {s.id} has {area} pixels, the annotations say {s.area}")
+            yield f"segment {s.id} has {area} pixels, the annotations say {s.area}"
     for extra in areas.keys() - {UNLABELED, IGNORE_ID}:
-        text = f"{image.segmentation} has segment {extra}, which is not in the annotations"
-        yield DataProblem(image.id, text)
-
-
-def _by(size: tuple[int, ...]) -> str:
-    return f"{size[1]} x {size[0]}"
+        yield f"{image.segmentation} has segment {extra}, which is not in the annotations"

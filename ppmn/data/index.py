@@ -5,8 +5,7 @@ import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, fields
-from functools import cached_property
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, overload
 
@@ -15,12 +14,10 @@ import platformdirs
 from ppmn.data.narratives import AnnotatedPhrase, DataProblem, Narrative, narratives_file, read_narratives
 from ppmn.data.panoptic import Category, PanopticImage, Segment, panoptic_file, read_panoptic, split_folders
 from ppmn.errors import InputError
-from ppmn.files import replacing
+from ppmn.files import existing_file, replacing
 
 _VERSION = 3  # of the index; part of its file name
 _BATCH = 4096  # narratives per Arrow batch: limits the memory of building, not of reading
-_SEGMENT_FIELDS = tuple(f.name for f in fields(Segment))
-_PHRASE_FIELDS = tuple(f.name for f in fields(AnnotatedPhrase))
 
 
 def cache_folder() -> Path:
@@ -33,54 +30,27 @@ class Narratives(Sequence[Narrative]):
     """The narratives of one split that have a grounded phrase, in the order of their file.
 
     They stay in a memory-mapped file: workers share one copy, and only the file's name is pickled.
+    `fingerprint` is the SHA-256 of the annotations that they were read from, `complete` says whether these
+    are complete (see `Panoptic`), `skipped` how many narratives of the file have no grounded phrase and
+    are left out, and `problems` how many problems there are; `ppmn data check` lists them.
     """
 
     def __init__(self, root: Path, split: str, file: Path):
-        self.root = root
-        self.split = split
-        self.file = file
+        self.root, self.split, self.file = root, split, file
         self._image_folder, self._png_folder = split_folders(root, split)
-
-    def __getstate__(self) -> dict[str, Any]:
-        cached = ("_table", "_metadata", "categories")
-        return {name: value for name, value in self.__dict__.items() if name not in cached}
-
-    @cached_property
-    def _table(self) -> Any:
         arrow = _pyarrow()
-        with arrow.memory_map(str(self.file)) as source:
-            return arrow.ipc.open_file(source).read_all()
+        with arrow.memory_map(str(file)) as source:
+            self._table = arrow.ipc.open_file(source).read_all()
+        metadata = json.loads(self._table.schema.metadata[b"ppmn"])
+        categories = (Category(**c | {"synonyms": tuple(c["synonyms"])}) for c in metadata["categories"])
+        self.categories = {c.id: c for c in categories}
+        self.fingerprint: str = metadata["fingerprint"]
+        self.complete: bool = metadata["complete"]
+        self.skipped: int = metadata["skipped"]
+        self.problems: int = metadata["problems"]
 
-    @cached_property
-    def _metadata(self) -> dict[str, Any]:
-        metadata: dict[str, Any] = json.loads(self._table.schema.metadata[b"ppmn"])
-        return metadata
-
-    @cached_property
-    def categories(self) -> dict[int, Category]:
-        """The categories of the data set by id."""
-        raw = (c | {"synonyms": tuple(c["synonyms"])} for c in self._metadata["categories"])
-        return {c["id"]: Category(**c) for c in raw}
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the annotations that the narratives were read from."""
-        return str(self._metadata["fingerprint"])
-
-    @property
-    def complete(self) -> bool:
-        """Whether the annotations are complete, see `Panoptic`."""
-        return bool(self._metadata["complete"])
-
-    @property
-    def skipped(self) -> int:
-        """How many narratives of the file have no grounded phrase and are left out."""
-        return int(self._metadata["skipped"])
-
-    @property
-    def problems(self) -> int:
-        """How many problems the annotations have; `ppmn data check` lists them."""
-        return int(self._metadata["problems"])
+    def __reduce__(self) -> tuple[type, tuple[Path, str, Path]]:
+        return Narratives, (self.root, self.split, self.file)
 
     def __len__(self) -> int:
         return int(self._table.num_rows)
@@ -114,16 +84,13 @@ def open_narratives(root: Path, split: str) -> Narratives:
 
     The index is found by the content of the annotations, so ROOT may be read-only, move or change.
     """
-    if not panoptic_file(root, split).is_file():
-        raise InputError(f"{root} has no split {split!r}: {panoptic_file(root, split)} is missing")
-    if not narratives_file(root, split).is_file():
-        raise InputError(
-            f"{root} has no narratives of split {split!r}: {narratives_file(root, split)} is missing"
-        )
-    fingerprint = _fingerprint(root, split)
+    segments = existing_file(panoptic_file(root, split), f"{root} has no split {split!r}")
+    captions = existing_file(narratives_file(root, split), f"{root} has no narratives of split {split!r}")
+    fingerprint = _fingerprint(segments, captions)
     index = cache_folder() / f"narratives-{_VERSION}-{fingerprint[:32]}.arrow"
-    narratives = Narratives(root, split, index)
-    if not _readable(narratives):
+    try:
+        narratives = Narratives(root, split, index)
+    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged; ArrowInvalid is a ValueError
         _build(root, split, fingerprint, index)
         narratives = Narratives(root, split, index)
     if narratives.problems:
@@ -134,23 +101,15 @@ def open_narratives(root: Path, split: str) -> Narratives:
     return narratives
 
 
-def _fingerprint(root: Path, split: str) -> str:
+def _fingerprint(*files: Path) -> str:
     digest = hashlib.sha256()
-    for file in (panoptic_file(root, split), narratives_file(root, split)):
+    for file in files:
         try:
             with file.open("rb") as content:
                 digest.update(hashlib.file_digest(content, "sha256").digest())
         except OSError as error:
             raise InputError(f"{file} cannot be read ({error})") from error
     return digest.hexdigest()
-
-
-def _readable(narratives: Narratives) -> bool:
-    """Whether the index exists and is whole; a damaged one is rebuilt."""
-    try:
-        return len(narratives) >= 0 and bool(narratives.fingerprint)
-    except (OSError, ValueError, KeyError, TypeError):  # ArrowInvalid is a ValueError
-        return False
 
 
 def _build(root: Path, split: str, fingerprint: str, index: Path) -> None:
@@ -208,15 +167,15 @@ def _row(narrative: Narrative, image_folder: Path, png_folder: Path) -> dict[str
         "segmentation": _relative(image.segmentation, png_folder),
         "height": image.height,
         "width": image.width,
-        "segments": [_values(s, _SEGMENT_FIELDS) for s in image.segments],
+        "segments": [_values(s) for s in image.segments],
         "index": narrative.index,
         "caption": narrative.caption,
-        "phrases": [_values(p, _PHRASE_FIELDS) for p in narrative.phrases],
+        "phrases": [_values(p) for p in narrative.phrases],
     }
 
 
-def _values(item: Segment | AnnotatedPhrase, names: tuple[str, ...]) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in names}
+def _values(item: Segment | AnnotatedPhrase) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in item.__slots__}  # asdict is slow
 
 
 def _relative(file: Path, folder: Path) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from ppmn.data.align import align
 from ppmn.data.panoptic import Panoptic, PanopticImage
 from ppmn.errors import InputError
-from ppmn.files import read_json
+from ppmn.files import existing_file, read_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,21 +48,23 @@ class DataProblem:
     text: str
 
 
+Report = Callable[[DataProblem], None]
+
+
 def narratives_file(root: Path, split: str) -> Path:
     """`png_coco_<split>.json`, in `annotations/` or beside it."""
     files = [root / "annotations" / f"png_coco_{split}.json", root / f"png_coco_{split}.json"]
     return next((f for f in files if f.is_file()), files[0])
 
 
-def read_narratives(panoptic: Panoptic, report: Callable[[DataProblem], None]) -> Iterator[Narrative]:
+def read_narratives(panoptic: Panoptic, report: Report) -> Iterator[Narrative]:
     """Every narrative of a split whose image is annotated; problems are reported.
 
     A phrase with a segment that its image does not have counts as not grounded, since its mask is
     unknown; a phrase of which nothing is in the caption is left out.
     """
-    file = narratives_file(panoptic.root, panoptic.split)
-    if not file.is_file():
-        raise InputError(f"{panoptic.root} has no narratives of split {panoptic.split!r}: {file} is missing")
+    root, split = panoptic.root, panoptic.split
+    file = existing_file(narratives_file(root, split), f"{root} has no narratives of split {split!r}")
     raw = read_json(file)
     images = {image.id: image for image in panoptic.images}
     if not isinstance(raw, list):
@@ -70,12 +72,12 @@ def read_narratives(panoptic: Panoptic, report: Callable[[DataProblem], None]) -
     for index, entry in enumerate(raw):
         try:
             image = images.get(int(entry["image_id"]))
-            if image is None:
-                report(
-                    DataProblem(entry["image_id"], f"narrative {index} is of an image without annotations")
-                )
-                continue
-            yield Narrative(image, index, entry["caption"], _phrases(entry, image, panoptic, index, report))
+            if image:
+                phrases = _phrases(entry, image, panoptic, index, report)
+                yield Narrative(image, index, entry["caption"], phrases)
+            else:
+                text = f"narrative {index} is of an image without annotations"
+                report(DataProblem(entry["image_id"], text))
         except KeyError as error:
             raise InputError(f"{file}: narrative {index} has no {error}") from error
         except (TypeError, ValueError, AttributeError) as error:
@@ -83,11 +85,7 @@ def read_narratives(panoptic: Panoptic, report: Callable[[DataProblem], None]) -
 
 
 def _phrases(
-    entry: Mapping[str, Any],
-    image: PanopticImage,
-    panoptic: Panoptic,
-    index: int,
-    report: Callable[[DataProblem], None],
+    entry: Mapping[str, Any], image: PanopticImage, panoptic: Panoptic, index: int, report: Report
 ) -> tuple[AnnotatedPhrase, ...]:
     category_ids = {s.id: s.category_id for s in image.segments}
     utterances = [part["utterance"] for part in entry["segments"]]

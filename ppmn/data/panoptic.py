@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ppmn.errors import InputError
-from ppmn.files import read_json
+from ppmn.files import existing_file, read_json
 from ppmn.images import read_image, rgb_to_ids
 from ppmn.types import Box, SegmentIds
 
@@ -118,9 +118,7 @@ def split_folders(root: Path, split: str) -> tuple[Path, Path]:
 
 def read_panoptic(root: Path, split: str) -> Panoptic:
     """Read `annotations/panoptic_<split>.json`; pixels are read when they are needed."""
-    file = panoptic_file(root, split)
-    if not file.is_file():
-        raise InputError(f"{root} has no split {split!r}: {file} is missing")
+    file = existing_file(panoptic_file(root, split), f"{root} has no split {split!r}")
     raw = read_json(file)
     try:
         categories = {
@@ -160,7 +158,5 @@ def _segment(raw: Mapping[str, Any]) -> Segment:
     if not 0 < int(raw["id"]) <= IGNORE_ID:
         raise ValueError(f"segment id {raw['id']} is not a color between 1 and {IGNORE_ID}")
     x, y, w, h = (int(v) for v in raw["bbox"])
-    crowd = bool(raw.get("iscrowd", 0))
-    return Segment(
-        int(raw["id"]), raw["category_id"], int(raw["area"]), (x, y, w, h), crowd, raw.get("score")
-    )
+    id, area, crowd = int(raw["id"]), int(raw["area"]), bool(raw.get("iscrowd", 0))
+    return Segment(id, raw["category_id"], area, (x, y, w, h), crowd, raw.get("score"))
