@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +118,7 @@ def _row(name: str, cells: Sequence[str]) -> str:
 
 def _record(key: PhraseKey, phrase: PhraseScore) -> dict[str, Any]:
     iou = None if math.isnan(phrase.iou) else phrase.iou
-    return key._asdict() | {
-        "iou": iou,
-        "thing": phrase.thing,
-        "plural": phrase.plural,
-        "empty": phrase.empty,
-        "missing": phrase.missing,
-    }
+    return key._asdict() | asdict(phrase) | {"iou": iou}
 
 
 def _metric(content: EvaluationReport) -> AverageRecall:

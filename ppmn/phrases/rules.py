@@ -5,29 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ppmn.errors import InputError
+from ppmn.phrases import word_lists as words
 from ppmn.phrases.tagger import load_tagger
-from ppmn.phrases.word_lists import (
-    ABSTRACT_NOUNS,
-    ADVERBIAL_PHRASES,
-    AMOUNTS,
-    COLOR_WORDS,
-    COMPOUND_PARTICIPLES,
-    DETERMINERS,
-    DIRECTIONS,
-    MEASURE_NOUNS,
-    NOUN_GERUNDS,
-    PARTICIPLES,
-    PICTURE_NOUNS,
-    PLACE_WORDS,
-    PLURAL_MODIFIERS,
-    PLURAL_NOUNS,
-    PLURAL_VERBS,
-    PLURAL_WORDS,
-    PREPOSITIONS,
-    PRONOUNS,
-    SINGULAR_NOUNS,
-    VERBS,
-)
 from ppmn.types import Span
 
 _TOKEN = re.compile(
@@ -192,22 +171,24 @@ def _letter(token: Token, before: Token, after: str, follow: str) -> str:  # noq
     word = token.word
     if not any(c.isalnum() for c in word):
         return "C" if word in ",&/" else "X"
-    if word in DETERMINERS or token.tag == "PRP$":
+    if word in words.DETERMINERS or token.tag == "PRP$":
         return "D"
-    if word in AMOUNTS or token.tag == "CD":
+    if word in words.AMOUNTS or token.tag == "CD":
         return "Q"
     if word in ("of", "and", "or"):
         return "O" if word == "of" else "C"
-    if word in MEASURE_NOUNS and after == "of":
+    if word in words.MEASURE_NOUNS and after == "of":
         return "K"
     sequences = {(before.word, word), (word, after), (before.word, word, after)}
-    if word in PRONOUNS | VERBS or sequences & ADVERBIAL_PHRASES:
+    if word in words.PRONOUNS | words.VERBS or sequences & words.ADVERBIAL_PHRASES:
         return "X"
-    if word in PLACE_WORDS:
-        return _place(token, before, follow[:1] in _NOUNS or (follow[:1] == "M" and after in PLACE_WORDS))
-    if word in COLOR_WORDS and follow[:1] in ("M", *_NOUNS):
+    if word in words.PLACE_WORDS:
+        return _place(
+            token, before, follow[:1] in _NOUNS or (follow[:1] == "M" and after in words.PLACE_WORDS)
+        )
+    if word in words.COLOR_WORDS and follow[:1] in ("M", *_NOUNS):
         return "M"
-    if word in PARTICIPLES or token.tag in ("VBG", "VBN", "VBD"):
+    if word in words.PARTICIPLES or token.tag in ("VBG", "VBN", "VBD"):
         return _participle(token, before, follow)
     return _by_tag(token, before, follow)
 
@@ -216,20 +197,20 @@ def _place(token: Token, before: Token, noun_follows: bool) -> str:
     """ "left side": a modifier; "on the left", "at left", "bottom right": a noun."""
     if noun_follows:
         return "M"
-    if before.word in DETERMINERS | PREPOSITIONS | DIRECTIONS | AMOUNTS | {"and"}:
+    if before.word in words.DETERMINERS | words.PREPOSITIONS | words.DIRECTIONS | words.AMOUNTS | {"and"}:
         return "N"
     return "N" if token.tag in ("NN", "NNS", "JJ") and not before.tag.startswith("VB") else "X"
 
 
 def _participle(token: Token, before: Token, follow: str) -> str:
     """ "a parked car": a modifier; "people holding cups": a verb."""
-    if before.tag == "NN" and token.word in COMPOUND_PARTICIPLES and follow[:1] in _NOUNS:
+    if before.tag == "NN" and token.word in words.COMPOUND_PARTICIPLES and follow[:1] in _NOUNS:
         return "N"
     if not _MODIFIED.match(follow):
         return "N" if before.tag in ("DT", "PRP$") and token.tag in ("VBG", "NN") else "X"
     if before.tag in ("DT", "PRP$", "CD", "JJ", "POS") or before.word in ("see", "observe", "with", "of"):
         return "M"
-    if token.word in NOUN_GERUNDS and follow[:1] in _NOUNS:
+    if token.word in words.NOUN_GERUNDS and follow[:1] in _NOUNS:
         return "M"
     return "M" if token.tag == "VBN" and before.tag[:2] not in ("NN", "VB", "PR", "WD", "WP") else "X"
 
@@ -237,18 +218,22 @@ def _participle(token: Token, before: Token, follow: str) -> str:
 def _by_tag(token: Token, before: Token, follow: str) -> str:  # noqa: PLR0911 (one rule per line)
     word, tag = token.word, token.tag
     if tag in ("NNS", "NNPS"):
-        return "N" if follow[:1] in _NOUNS and word in PLURAL_MODIFIERS else "S"
+        return "N" if follow[:1] in _NOUNS and word in words.PLURAL_MODIFIERS else "S"
     if word in ("light", "dark") and follow[:1] == "M":
         return "M"
     if tag in ("NN", "NNP", "FW", "GW", "ADD"):
-        return "X" if before.tag == "NNS" and word in PLURAL_VERBS else "N"
+        return "X" if before.tag == "NNS" and word in words.PLURAL_VERBS else "N"
     if tag in ("JJ", "JJR", "JJS", "AFX"):
         alone = (before.word in ("a", "an") and word != "little") or word in ("light", "blind")
         return "N" if alone and not _MODIFIED.match(follow) else "M"
     if tag in ("RB", "RBR", "RBS") and follow[:1] == "M" and (word.endswith("ly") or word == "very"):
         return "R"
     if tag == "VBZ":  # "few stands", "with chairs": not a verb
-        return "S" if before.tag in ("DT", "PRP$", "CD", "IN", "VB", "VBP") or before.word in AMOUNTS else "X"
+        return (
+            "S"
+            if before.tag in ("DT", "PRP$", "CD", "IN", "VB", "VBP") or before.word in words.AMOUNTS
+            else "X"
+        )
     return "N" if tag in ("VB", "VBP") and before.tag in ("DT", "PRP$", "CD", "JJ") else "X"
 
 
@@ -262,17 +247,19 @@ def _phrase(caption: str, tokens: Sequence[Token], first: int, last: int) -> Phr
 
 
 def _plural(inside: Sequence[Token], head: Token) -> bool:
-    amount = any(t.word in PLURAL_WORDS or (t.tag == "CD" and t.word not in ("one", "1")) for t in inside)
+    amount = any(
+        t.word in words.PLURAL_WORDS or (t.tag == "CD" and t.word not in ("one", "1")) for t in inside
+    )
     word = head.word
-    ending = word.endswith("s") and not word.endswith(("ss", "us", "is")) and word not in SINGULAR_NOUNS
-    return head.tag in ("NNS", "NNPS") or word in PLURAL_NOUNS or amount or ending
+    ending = word.endswith("s") and not word.endswith(("ss", "us", "is")) and word not in words.SINGULAR_NOUNS
+    return head.tag in ("NNS", "NNPS") or word in words.PLURAL_NOUNS or amount or ending
 
 
 def _abstract(inside: Sequence[Token], head: Token, before: Sequence[str]) -> bool:
     """Whether a phrase names the picture or a place in it: "the top", but not "a white top"."""
-    if head.word in PICTURE_NOUNS:
+    if head.word in words.PICTURE_NOUNS:
         this = before[-1:] not in (["a"], ["an"], ["some"]) or before[:2] in (["this", "is"], ["it", "is"])
         return this and not any(t.tag.startswith("NN") for t in inside[:-1])
-    return head.word in ABSTRACT_NOUNS or (
-        head.word in PLACE_WORDS and all(t.word in DIRECTIONS | AMOUNTS for t in inside)
+    return head.word in words.ABSTRACT_NOUNS or (
+        head.word in words.PLACE_WORDS and all(t.word in words.DIRECTIONS | words.AMOUNTS for t in inside)
     )

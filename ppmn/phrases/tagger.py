@@ -95,20 +95,6 @@ class Tagger:
             found.append(tag1)
         return found
 
-    def save(self, file: Path) -> None:
-        """Write the weights, sparse and in one byte each, as `load_tagger` reads them."""
-        feature, tag = np.nonzero(self.weights[:-1])
-        np.savez_compressed(
-            file,
-            tags=np.array(self.tags),
-            hashes=np.fromiter(self.row, np.uint32),
-            count=np.bincount(feature, minlength=len(self.row)).astype(np.uint8),
-            tag=tag.astype(np.uint8),
-            weight=self.weights[feature, tag].astype(np.int8),
-            words=np.fromiter(self.word, np.uint32),
-            seen=np.packbits(self.allowed, axis=1),
-        )
-
 
 @lru_cache(1)
 def load_tagger(file: Path = TAGGER_FILE) -> Tagger:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import ppmn
 from experiments import phrase_accuracy
+from experiments.train_tagger import save_tagger
 from ppmn.errors import InputError
 from ppmn.phrases.rules import find_phrases, parse_brackets
 from ppmn.phrases.tagger import Tagger, feature_hash, load_tagger
@@ -184,7 +185,7 @@ def test_weights_come_back(tmp_path: Path) -> None:
     allowed = np.array([[True, False, True], [True, True, True]])
     words = np.array([feature_hash("dog")], np.uint32)
     ours = Tagger(["A", "B", "C"], np.array([1, 9], np.uint32), weights, words, allowed)
-    ours.save(tmp_path / "tagger.npz")
+    save_tagger(ours, tmp_path / "tagger.npz")
     back = load_tagger(tmp_path / "tagger.npz")
     assert back.tags == ours.tags and back.row == ours.row and back.word == ours.word
     assert (back.weights == weights).all() and (back.allowed == allowed).all()
