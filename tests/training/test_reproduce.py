@@ -73,7 +73,7 @@ def test_commands_run_on_small_data(tmp_path: Path) -> None:
     typed = commands()
     assert len(typed) >= 18
     for command in typed:
-        words = {"PHOTO": str(image), "CAPTION": narrative["caption"]}
+        words = {"IMAGE": str(image), "CAPTION": narrative["caption"]}
         tool, *rest = [words.get(word, word) for word in command]
         if tool == "torchrun":
             rest[rest.index("--nproc-per-node") + 1] = PROCESSES
