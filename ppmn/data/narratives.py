@@ -48,7 +48,7 @@ class DataProblem:
     text: str
 
 
-Report = Callable[[DataProblem], None]
+_Report = Callable[[DataProblem], None]
 
 
 def narratives_file(root: Path, split: str) -> Path:
@@ -57,7 +57,7 @@ def narratives_file(root: Path, split: str) -> Path:
     return next((f for f in files if f.is_file()), files[0])
 
 
-def read_narratives(panoptic: Panoptic, report: Report) -> Iterator[Narrative]:
+def read_narratives(panoptic: Panoptic, report: _Report) -> Iterator[Narrative]:
     """Every narrative of a split whose image is annotated; problems are reported.
 
     A phrase with a segment that its image does not have counts as not grounded, since its mask is
@@ -85,7 +85,7 @@ def read_narratives(panoptic: Panoptic, report: Report) -> Iterator[Narrative]:
 
 
 def _phrases(
-    entry: Mapping[str, Any], image: PanopticImage, panoptic: Panoptic, index: int, report: Report
+    entry: Mapping[str, Any], image: PanopticImage, panoptic: Panoptic, index: int, report: _Report
 ) -> tuple[AnnotatedPhrase, ...]:
     category_ids = {s.id: s.category_id for s in image.segments}
     utterances = [part["utterance"] for part in entry["segments"]]

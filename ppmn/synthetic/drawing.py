@@ -11,30 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
+from ppmn.files import read_json
+from ppmn.synthetic.templates import read_table
 from ppmn.types import SegmentIds
 
 Pixels = NDArray[np.floating[Any]]
 SCENE_WIDTH, SCENE_HEIGHT = 320, 240
-_RGB = {
-    "red": (205, 35, 35), "orange": (240, 140, 30), "yellow": (240, 215, 45), "green": (50, 150, 60),
-    "blue": (45, 90, 210), "purple": (135, 60, 180), "pink": (240, 130, 190), "brown": (125, 80, 45),
-    "white": (240, 240, 238), "black": (35, 35, 38), "grey": (135, 135, 138),
-}  # fmt: skip
-_PAINTS = "mdlkwbyogcs"  # the letters of scene_things.txt; m, d and l follow the color of the thing
-_FIXED = {"k": (30, 30, 34), "w": (240, 240, 238), "b": (120, 78, 45), "y": (240, 215, 45),
-         "o": (240, 140, 30), "g": (60, 140, 60), "c": (190, 225, 240), "s": (235, 190, 160)}  # fmt: skip
+_COLORS = read_json(Path(__file__).with_name("scene_colors.json"))
+_RGB, _PAINTS = _COLORS["colors"], _COLORS["paints"]  # paints by the letters of scene_things.txt
+_SHADES: dict[str, list[list[int]]] = _COLORS["shades"]
+_LETTERS = "mdl" + "".join(_PAINTS)  # m, d and l follow the color of the thing
 _GRID = np.mgrid[:SCENE_HEIGHT, :SCENE_WIDTH].astype(np.float32)
-_SHADES = {
-    "sky": ((110, 170, 235), (150, 190, 225), (90, 150, 220), (235, 160, 90), (55, 65, 120)),
-    "grass": ((80, 160, 60), (60, 130, 50), (110, 165, 60)), "sand": ((225, 200, 145), (215, 185, 130)),
-    "water": ((50, 110, 190), (60, 150, 190), (40, 90, 160)), "road": ((95, 95, 100), (75, 75, 80)),
-    "snow": ((240, 243, 250), (225, 235, 245)), "field": ((205, 175, 60), (160, 130, 50)),
-    "mountain": ((120, 110, 130), (90, 100, 110), (130, 105, 85)),
-    "wall": ((220, 205, 180), (180, 205, 190), (200, 180, 205), (185, 110, 90)),
-    "floor": ((160, 115, 70), (185, 150, 110), (150, 150, 155)),
-    "rug": ((170, 50, 60), (60, 80, 150), (90, 130, 90)),
-    "curtain": ((190, 60, 90), (80, 110, 180), (225, 195, 120)),
-}  # fmt: skip
 SCENE_STUFF = tuple(_SHADES)
 _PATTERNS: dict[str, Callable[[Pixels, Pixels, np.random.Generator], Pixels]] = {
     "sky": lambda y, x, rng: 0.9 + 0.25 * y / SCENE_HEIGHT,
@@ -67,15 +54,12 @@ class SceneThing:
 def scene_things() -> tuple[SceneThing, ...]:
     """The things of `scene_things.txt`."""
     found = []
-    for line in Path(__file__).with_name("scene_things.txt").read_text(encoding="utf-8").splitlines():
-        head, equals, body = line.partition(" = ")
-        if not equals or line.startswith("#"):
-            continue
+    for head, body in read_table("scene_things.txt"):
         name, zone, aspect, colors = head.split()
         shapes = []
         for shape in body.split(";"):
             op, *numbers, paint = shape.split()
-            shapes.append((op, tuple(map(float, numbers)), _PAINTS.index(paint) + 1))
+            shapes.append((op, tuple(map(float, numbers)), _LETTERS.index(paint) + 1))
         color_names = tuple(_RGB) if colors == "any" else tuple(colors.split(","))
         found.append(SceneThing(name, zone, float(aspect), color_names, tuple(shapes)))
     return tuple(found)
@@ -86,22 +70,19 @@ def draw_thing(thing: SceneThing, color: str, rng: np.random.Generator) -> tuple
     size = rng.uniform(38, 84)
     width, height = round(size * thing.aspect**0.5), round(size / thing.aspect**0.5)
     canvas = Image.new("L", (width, height))
-    pen = ImageDraw.Draw(canvas)
     for op, numbers, paint in thing.shapes:
-        _shape(pen, op, numbers, paint, width, height)
+        _shape(canvas, op, numbers, paint)
     if rng.random() < 0.5:
         canvas = canvas.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
     canvas = canvas.rotate(float(rng.uniform(-10, 10)), expand=True)
     index = np.asarray(canvas)
     main = np.clip(np.array(_RGB[color]) + rng.integers(-9, 10) + rng.integers(-5, 6, 3), 0, 255)
-    own = {"m": main, "d": main * 0.82, "l": main * 0.5 + 127}
-    table = np.array([(0, 0, 0), *(own.get(p, _FIXED.get(p)) for p in _PAINTS)], float)
+    table = np.array([(0, 0, 0), main, main * 0.82, main * 0.5 + 127, *_PAINTS.values()], float)
     return index, table[index] * _texture(index.shape, rng)
 
 
-def _shape(
-    pen: ImageDraw.ImageDraw, op: str, numbers: tuple[float, ...], paint: int, width: int, height: int
-) -> None:
+def _shape(canvas: Image.Image, op: str, numbers: tuple[float, ...], paint: int) -> None:
+    pen, (width, height) = ImageDraw.Draw(canvas), canvas.size
     line = max(2, round(0.06 * min(width, height)))
     if op in "SC":
         points = _star(int(numbers[0])) if op == "S" else _crescent()
@@ -109,18 +90,15 @@ def _shape(
         return
     points = [(x * (width - 1), y * (height - 1)) for x, y in zip(numbers[::2], numbers[1::2], strict=True)]
     match op:
-        case "E":
-            pen.ellipse(points, fill=paint)
         case "O":
             pen.ellipse(points, outline=paint, width=2 * line)
         case "H":
             pen.pieslice(points, 180, 360, fill=paint)
-        case "R":
-            pen.rectangle(points, fill=paint)
-        case "P":
-            pen.polygon(points, fill=paint)
         case "L":
             pen.line(points, fill=paint, width=line)
+        case _:
+            filled: dict[str, Any] = {"E": pen.ellipse, "R": pen.rectangle, "P": pen.polygon}
+            filled[op](points, fill=paint)
 
 
 def _star(rays: int) -> list[tuple[float, float]]:

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, replace
 
-from ppmn.synthetic import templates
 from ppmn.synthetic.modifiers import SKIN_COLORS, Modifiers
 from ppmn.synthetic.nouns import NounForm, Word
 from ppmn.synthetic.regions import COLOR_NAMES, Region
+from ppmn.synthetic.templates import GROUPS, TEMPLATES
 from ppmn.synthetic.vocabulary import Vocabulary
-from ppmn.synthetic.wording import Mention, NounPhrase, Piece, parse_template
+from ppmn.synthetic.wording import Mention, NounPhrase, Pieces, parse_template
 
 _ANY_FORM = (NounForm.SINGULAR, NounForm.PLURAL, NounForm.MASS)
 
@@ -48,16 +48,15 @@ class Mentioner:
         category, name = regions[0].category, self.vocabulary.name(regions[0])
         forms: tuple[NounForm, ...] = _ANY_FORM
         if category.isthing:
-            single = self.chance(0.85 if name in templates.USUALLY_SINGLE else 0.5)
+            single = self.chance(0.85 if name in GROUPS["usually_single"] else 0.5)
             forms = (NounForm.SINGULAR if single else NounForm.PLURAL, NounForm.MASS)
         word = self.vocabulary.word(category, *forms) or self.vocabulary.word(category, *_ANY_FORM)
         if word is None:
             return None
-        plural = word.form == NounForm.PLURAL
-        amount = self.wording.vague_amount() if plural else ""
+        amount = self.wording.vague_amount() if word.form == NounForm.PLURAL else ""
         text = amount + self.wording.described(regions, name, word.text)
         modifiers = self.modifiers.of(regions[0]) if len(regions) == 1 else ()
-        return self.mention(text, regions, word, plural, modifiers)
+        return self.mention(text, regions, word, modifiers)
 
     def single(self, region: Region, adjective: str = "", required_side: str = "") -> Mention | None:
         """A mention of one segment, with an adjective or a side where that tells it from others."""
@@ -70,16 +69,16 @@ class Mentioner:
             return None
         modifiers = self.modifiers.of(region)
         name = self.vocabulary.name(region)
-        if adjective in COLOR_NAMES[1:] and name in templates.PEOPLE:
+        if adjective in COLOR_NAMES[1:] and name in GROUPS["people"]:
             text = word.text
-            modifiers = parse_template(f"wearing a [{adjective} {self.choose(templates.GARMENTS)}]")
+            modifiers = parse_template(f"wearing a [{adjective} {self.choose(TEMPLATES['garments'])}]")
         elif adjective in COLOR_NAMES[1:]:
             text = self.wording.colored(adjective, word.text)
         elif adjective:
             text = f"{adjective} {word.text}"
         else:
             text = self.wording.described([region], name, word.text)
-        return self.mention(text, [region], word, False, modifiers, required_side)
+        return self.mention(text, [region], word, modifiers, required_side)
 
     def one_by_one(self, regions: list[Region]) -> list[Mention | None]:
         """The largest few one by one, each distinguished by color, side or size."""
@@ -102,15 +101,13 @@ class Mentioner:
         rest = [r for r in regions if not any(m and r.id in m.nouns[0].ids for m in found)]
         if found and len(rest) > 1 and self.chance(0.35):
             word = self.vocabulary.word(regions[0].category, NounForm.PLURAL)
-            if word:
-                found.append(self.mention(f"other {word.text}", rest, word, True))
+            found += [self.mention(f"other {word.text}", rest, word)] if word else []
         return found
 
     def has_own_color(self, region: Region, others: list[Region]) -> bool:
         """Whether its color tells it from the others."""
-        if not region.color:
-            return False
-        if region.color in SKIN_COLORS and self.vocabulary.name(region) in templates.PEOPLE:
+        skin = region.color in SKIN_COLORS and self.vocabulary.name(region) in GROUPS["people"]
+        if not region.color or skin:
             return False
         return max(r.color_fractions[COLOR_NAMES.index(region.color)] for r in others) < 0.2
 
@@ -138,7 +135,7 @@ class Mentioner:
         mass = word.form == NounForm.MASS
         text = ("" if mass else amount) + self.wording.described(regions, name, word.text)
         modifiers = self.modifiers.of(regions[0], plural=True)
-        return self.mention(text, regions, word, not mass, modifiers, required_side)
+        return self.mention(text, regions, word, modifiers, required_side)
 
     def by_hypernym(self) -> list[Mention]:
         """One mention by a word that means several categories of the image: `vehicles`, `bikes`, `walls`."""
@@ -153,7 +150,7 @@ class Mentioner:
         word, regions = self.choose(options, [w.weight for w, _ in options])
         if word.form == NounForm.SINGULAR:
             text = self.wording.described(regions, self.vocabulary.name(regions[0]), word.text)
-            return [self.mention(text, regions, word, False)]
+            return [self.mention(text, regions, word)]
         return [self.several(word, sorted(regions, key=lambda r: -r.area))]
 
     def hypernym_options(self) -> list[tuple[Word, list[Region]]]:
@@ -188,13 +185,7 @@ class Mentioner:
         return Mention((*self.wording.article(text, word), noun), plural)
 
     def mention(
-        self,
-        text: str,
-        regions: list[Region],
-        word: Word,
-        plural: bool,
-        modifiers: tuple[Piece, ...] = (),
-        required_side: str = "",
+        self, text: str, regions: list[Region], word: Word, modifiers: Pieces = (), required_side: str = ""
     ) -> Mention:
         """A noun phrase for the regions with its article and modifiers."""
         noun = NounPhrase(text, tuple(r.id for r in regions), regions[-1].category.isthing)
@@ -202,8 +193,9 @@ class Mentioner:
         if modifiers[:1] == ("which is in",) and any(w in COLOR_NAMES for w in text.split()):
             modifiers = ()
         sides = frozenset.intersection(*(r.sides for r in regions))
-        background = self.vocabulary.name(regions[0]) in templates.BACKGROUND
+        background = self.vocabulary.name(regions[0]) in GROUPS["background"]
         article = self.wording.article(text, word, not regions[0].category.isthing)
+        plural = word.form == NounForm.PLURAL
         return Mention((*article, noun, *modifiers), plural, sides, required_side, background)
 
     def second_noun(self, mention: Mention) -> NounPhrase | None:
@@ -217,10 +209,6 @@ class Mentioner:
 
     def ungrounded(self) -> Mention:
         """A noun phrase without a mask, for something that the data set does not annotate."""
-        options = [
-            template
-            for template in templates.UNGROUNDED
-            if not any(self.vocabulary.is_annotated(piece) for piece in parse_template(template))
-        ]
-        pieces = parse_template(self.choose(options))
+        options = map(parse_template, TEMPLATES["ungrounded"])
+        pieces = self.choose([option for option in options if not self.vocabulary.is_annotated(option)])
         return Mention(pieces, isinstance(pieces[0], NounPhrase))

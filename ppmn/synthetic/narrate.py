@@ -18,15 +18,13 @@ def narrate_split(
     root: Path, split: str | None, out: Path, *, seed: int = 0, epoch: int = 0, negative_phrases: int = 0
 ) -> tuple[int, int, int]:
     """Write one caption per image; return the numbers of captions, noun phrases and grounded ones."""
-    if split is None:
-        found = splits(root)
-        if len(found) != 1:
-            raise InputError(f"{root} has the splits {', '.join(found)}: name one as {root}:SPLIT")
-        split = found[0]
-    panoptic = read_panoptic(root, split)
+    found = [split] if split else splits(root)
+    if len(found) != 1:
+        raise InputError(f"{root} has the splits {', '.join(found)}: name one as {root}:SPLIT")
+    panoptic = read_panoptic(root, found[0])
     narrator = Narrator(panoptic.categories, complete=panoptic.complete)
     entries, phrases, grounded = [], 0, 0
-    for index, image in enumerate(tqdm(panoptic.images, unit="image", desc=f"{root.name}:{split}")):
+    for index, image in enumerate(tqdm(panoptic.images, unit="image", desc=f"{root.name}:{panoptic.split}")):
         pixels, ids = np.asarray(read_image(image.file)), image.ids()
         if pixels.shape[:2] != ids.shape:
             sizes = f"{pixels.shape[1]}x{pixels.shape[0]}, its segmentation {ids.shape[1]}x{ids.shape[0]}"
@@ -42,13 +40,12 @@ def narrate_split(
 
 def narrative_entry(image_id: int, generated: GeneratedCaption) -> dict[str, Any]:
     """A caption as an entry of `png_coco_<split>.json`: utterances that cover it."""
+    caption, end = generated.caption, 0
     parts: list[tuple[str, AnnotatedPhrase | None]] = []
-    end = 0
     for phrase in generated.phrases:
-        parts.append((generated.caption[end : phrase.start], None))
-        parts.append((generated.caption[phrase.start : phrase.end], phrase))
+        parts += [(caption[end : phrase.start], None), (caption[phrase.start : phrase.end], phrase)]
         end = phrase.end
-    parts.append((generated.caption[end:], None))
+    parts.append((caption[end:], None))
     segments = [
         {
             "utterance": text.strip(),
@@ -60,4 +57,4 @@ def narrative_entry(image_id: int, generated: GeneratedCaption) -> dict[str, Any
         for text, phrase in parts
         if text.strip()
     ]
-    return {"image_id": str(image_id), "annotator_id": 0, "caption": generated.caption, "segments": segments}
+    return {"image_id": str(image_id), "annotator_id": 0, "caption": caption, "segments": segments}

@@ -13,12 +13,20 @@ from numpy.typing import NDArray
 
 from ppmn.data.narratives import AnnotatedPhrase
 from ppmn.data.panoptic import Category, PanopticImage
-from ppmn.synthetic import templates
 from ppmn.synthetic.mentions import Mentioner
 from ppmn.synthetic.nouns import Lexicon
 from ppmn.synthetic.regions import SIDES, find_regions
+from ppmn.synthetic.templates import PLACES, TEMPLATES
 from ppmn.synthetic.vocabulary import Vocabulary
-from ppmn.synthetic.wording import Mention, NounPhrase, Piece, Wording, indefinite_article, parse_template
+from ppmn.synthetic.wording import (
+    Mention,
+    NounPhrase,
+    Piece,
+    Pieces,
+    Wording,
+    indefinite_article,
+    parse_template,
+)
 from ppmn.types import SegmentIds
 
 _GROUNDED_MEAN, _GROUNDED_SPREAD = 5.6, 2.0  # planned grounded phrases per caption; some images have fewer
@@ -56,9 +64,7 @@ class Narrator:
     def __init__(
         self, categories: Mapping[int, Category], *, complete: bool = True, grounded: float = _GROUNDED_MEAN
     ) -> None:
-        self.lexicon = Lexicon(categories)
-        self.complete = complete
-        self.grounded = grounded
+        self.lexicon, self.complete, self.grounded = Lexicon(categories), complete, grounded
 
     def __call__(
         self,
@@ -107,7 +113,7 @@ def _choose_mentions(mentioner: Mentioner, target: float) -> list[Mention]:
 def _write(mentioner: Mentioner, mentions: list[Mention], absent: list[Mention]) -> GeneratedCaption:
     """Sentences from the front of the image to its background."""
     chance, choose = mentioner.chance, mentioner.choose
-    writer = _SentenceWriter(mentioner, choose(templates.IMAGE_NOUNS), choose(templates.SENTENCE_VERBS))
+    writer = _SentenceWriter(mentioner, choose(TEMPLATES["image_nouns"]), choose(TEMPLATES["verbs"]))
     placed: dict[str, list[Mention]] = {p: [] for p in ("", *SIDES, "front", "back")}
     for mention in mentions:
         placed[writer.place(mention)].append(mention)
@@ -129,10 +135,10 @@ def _write(mentioner: Mentioner, mentions: list[Mention], absent: list[Mention])
     for mention in mentions:
         noun = mentioner.second_noun(mention)
         if noun and chance(0.1 + 0.6 * (len(mentions) < 3)):
-            sentences.append(writer.fill(choose(templates.SECOND_MENTIONS), noun))
+            sentences.append(writer.fill(choose(TEMPLATES["second_mentions"]), noun))
     if chance(0.4):
         outdoors = mentioner.vocabulary.outdoors
-        aside = choose([a for a in templates.ASIDES if outdoors or not a.startswith("~")])
+        aside = choose([a for a in TEMPLATES["asides"] if outdoors or not a.startswith("~")])
         sentences.append(writer.fill(aside.removeprefix("~")))
     return _render(_first_is_one([piece for sentence in sentences for piece in sentence]))
 
@@ -172,32 +178,31 @@ class _SentenceWriter:
             return "back"
         return "front" if "bottom" in mention.sides and self.chance(0.3) else ""
 
-    def parse(self, template: str) -> tuple[Piece, ...]:
+    def parse(self, template: str) -> Pieces:
         """The pieces of a template, with the noun for the image."""
         return parse_template(template.replace("[F]", f"[{self.image_noun}]"))
 
-    def fill(self, template: str, noun: NounPhrase | None = None) -> tuple[Piece, ...]:
+    def fill(self, template: str, noun: NounPhrase | None = None) -> Pieces:
         """The pieces of a template, `@` replaced; none if it names what the data set annotates."""
         before, at, after = template.partition("@")
         start, end = self.parse(before), self.parse(after)
-        if any(self.mentioner.vocabulary.is_annotated(piece) for piece in (*start, *end)):
+        if self.mentioner.vocabulary.is_annotated(start + end):
             return ()
         return (*start, *((noun,) if noun and at else ()), *end)
 
-    def sentence(self, place: str, mentions: list[Mention], first: bool) -> tuple[Piece, ...]:
+    def sentence(self, place: str, mentions: list[Mention], first: bool) -> Pieces:
         """One sentence about some mentions."""
         if place:
-            opening = self.choose(templates.PLACE_PHRASES[place])
+            opening = self.choose(PLACES[place])
             if first and self.chance(0.4):
                 opening = f"In this [{self.image_noun}] {opening[0].lower()}{opening[1:]}"
         else:
-            opening = self.choose(
-                templates.OPENINGS if first or self.chance(0.1) else templates.CONTINUATIONS
-            )
+            kind = "openings" if first or self.chance(0.1) else "continuations"
+            opening = self.choose(TEMPLATES[kind])
         if first and not place and self.chance(0.06):
             opening, verb = "This [F]", "consists of"
         else:
-            verb = self.verb if self.chance(0.75) else self.choose(templates.SENTENCE_VERBS)
+            verb = self.verb if self.chance(0.75) else self.choose(TEMPLATES["verbs"])
         if verb == "there":
             verb = "there are" if mentions[0].plural else "there is"
         elif opening in ("", "and", "also") and not first and self.chance(0.2):
@@ -205,17 +210,17 @@ class _SentenceWriter:
         items = [self.item(mention, place) for mention in mentions]
         return (*self.parse(opening), verb, *self.enumeration(items), ".")
 
-    def item(self, mention: Mention, place: str) -> tuple[Piece, ...]:
+    def item(self, mention: Mention, place: str) -> Pieces:
         """A mention, followed by its side where the sentence does not begin with it."""
         side = mention.required_side if mention.required_side != place else ""
         if not side and not place and mention.sides and self.chance(0.15):
             side = self.choose(sorted(mention.sides))
         if not side:
             return mention.pieces
-        phrase = self.choose(templates.PLACE_PHRASES[side]).rstrip(",")
+        phrase = self.choose(PLACES[side]).rstrip(",")
         return (*mention.pieces, *self.parse(phrase[0].lower() + phrase[1:]))
 
-    def enumeration(self, items: list[tuple[Piece, ...]]) -> tuple[Piece, ...]:
+    def enumeration(self, items: list[Pieces]) -> Pieces:
         """`a, b and c`, or `a and b and c`."""
         comma = "," if self.chance(0.85) else "and"
         pieces: list[Piece] = list(items[0])

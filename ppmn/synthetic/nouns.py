@@ -6,15 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
-from pathlib import Path
 
 from ppmn.data.panoptic import Category
-
-_IRREGULAR = {
-    "people": "person", "persons": "person", "men": "man", "women": "woman", "children": "child",
-    "knives": "knife", "mice": "mouse", "shelves": "shelf", "bookshelves": "bookshelf", "sheep": "sheep",
-    "pairs of scissors": "scissors", "pair of scissors": "scissors", "chests of drawers": "chest of drawers",
-}  # fmt: skip
+from ppmn.synthetic.templates import IRREGULAR_PLURALS, read_table
 
 
 class NounForm(StrEnum):
@@ -50,8 +44,8 @@ class Hypernym:
 
 def plural(text: str) -> str:
     """`wine glass` -> `wine glasses`."""
-    for many, one in _IRREGULAR.items():
-        if text == one and many != "persons":
+    for many, one in IRREGULAR_PLURALS.items():
+        if text == one:
             return many
     if re.search(r"(s|x|z|ch|sh)$", text):
         return text + "es"
@@ -62,10 +56,10 @@ def plural(text: str) -> str:
 def singular(text: str) -> str:
     """`wine glasses` -> `wine glass`; a singular is not changed."""
     head, _, last = text.rpartition(" ")
-    if text in _IRREGULAR:
-        return _IRREGULAR[text]
-    if last in _IRREGULAR:
-        last = _IRREGULAR[last]
+    if text in IRREGULAR_PLURALS:
+        return IRREGULAR_PLURALS[text]
+    if last in IRREGULAR_PLURALS:
+        last = IRREGULAR_PLURALS[last]
     elif re.search(r"(ss|x|z|ch|sh)es$", last) or last == "buses":
         last = last[:-2]
     elif re.search(r"[^aeiou]ies$", last):
@@ -97,10 +91,7 @@ def _forms(columns: str) -> tuple[Word, ...]:
 @cache
 def _tables() -> tuple[dict[str, tuple[Word, ...]], tuple[Hypernym, ...]]:
     nouns, hypernyms = {}, []
-    for line in Path(__file__).with_name("category_nouns.txt").read_text(encoding="utf-8").splitlines():
-        name, equals, rest = line.partition(" = ")
-        if not equals or name.startswith("#"):
-            continue
+    for name, rest in read_table("category_nouns.txt"):
         if name.startswith("@"):
             columns, members, needs, unless = re.fullmatch(  # type: ignore[union-attr]
                 r"(.*?) of (.*?) needs (.*?)(?: unless (.*))?", rest

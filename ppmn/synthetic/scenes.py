@@ -14,16 +14,8 @@ from ppmn.data.panoptic import Category, PanopticImage, Segment, panoptic_file
 from ppmn.errors import InputError
 from ppmn.files import make_folder, write_json
 from ppmn.images import ids_to_rgb
-from ppmn.synthetic.drawing import (
-    SCENE_HEIGHT,
-    SCENE_STUFF,
-    SCENE_WIDTH,
-    Pixels,
-    SceneThing,
-    draw_background,
-    draw_thing,
-    scene_things,
-)
+from ppmn.synthetic import drawing
+from ppmn.synthetic.drawing import SCENE_HEIGHT, SCENE_WIDTH, SceneThing
 from ppmn.synthetic.narrate import narrative_entry
 from ppmn.synthetic.narrator import Narrator
 from ppmn.types import SegmentIds
@@ -45,24 +37,28 @@ class Scene:
 @cache
 def scene_categories() -> dict[int, Category]:
     """The categories of scenes by id: things from 1, then stuff."""
-    names = [(thing.name, True) for thing in scene_things()] + [(name, False) for name in SCENE_STUFF]
+    names = [(thing.name, True) for thing in drawing.scene_things()] + [
+        (name, False) for name in drawing.SCENE_STUFF
+    ]
     return {n: Category(n, name, isthing) for n, (name, isthing) in enumerate(names, 1)}
 
 
 def draw_scene(rng: np.random.Generator) -> Scene:
     """Two to four regions of stuff, and 5 to 12 things in front of them, some of one category."""
-    pixels, ids, stuff, horizon = draw_background(rng)
+    pixels, ids, stuff, horizon = drawing.draw_background(rng)
     category_ids = {c.name: c.id for c in scene_categories().values()}
     segments = {n: category_ids[name] for n, name in enumerate(stuff, 1)}
-    sizes: dict[int, int] = {}
+    areas: dict[int, int] = {}
     things = _choose_things(rng, int(rng.integers(6, _MAX_THINGS + 1)))
-    while things or len(sizes) < _MIN_THINGS:
+    while things or len(areas) < _MIN_THINGS:
         thing, color = (things or _choose_things(rng, 1)).pop()
         for _ in range(_TRIES):
-            index, rgb = draw_thing(thing, color, rng)
-            id = len(segments) + 1
-            if _place(pixels, ids, index, rgb, id, sizes, thing, horizon, rng):
-                segments[id], sizes[id] = category_ids[thing.name], int((index > 0).sum())
+            index, rgb = drawing.draw_thing(thing, color, rng)
+            window, mask = _random_window(thing.zone, index.shape, horizon, rng), index > 0
+            if not _hides_another(ids, ids[window][mask], areas):
+                id = len(segments) + 1
+                segments[id], areas[id] = category_ids[thing.name], int(mask.sum())
+                ids[window][mask], pixels[window][mask] = id, rgb[mask]
                 break
     light = rng.uniform(0.92, 1.06) + np.linspace(-0.05, 0.05, SCENE_WIDTH)[:, None] * rng.choice((-1, 1))
     noise = rng.integers(-5, 6, (SCENE_HEIGHT, SCENE_WIDTH, 1), np.int8)
@@ -73,8 +69,8 @@ def draw_scene(rng: np.random.Generator) -> Scene:
 def _choose_things(rng: np.random.Generator, count: int) -> list[tuple[SceneThing, str]]:
     """Things and their colors; most scenes have two or three of a category, if possible in other colors."""
     chosen: list[tuple[SceneThing, str]] = []
-    for n in rng.permutation(len(scene_things())):
-        thing = scene_things()[int(n)]
+    for n in rng.permutation(len(drawing.scene_things())):
+        thing = drawing.scene_things()[int(n)]
         copies = min(int(rng.choice((1, 2, 3), p=(0.62, 0.3, 0.08))), count - len(chosen))
         names = list(dict.fromkeys(thing.colors))
         colors = [names[int(i) % len(names)] for i in rng.permutation(max(len(names), copies))]
@@ -86,43 +82,32 @@ def _choose_things(rng: np.random.Generator, count: int) -> list[tuple[SceneThin
     return [chosen[int(i)] for i in rng.permutation(len(chosen))]
 
 
-def _place(
-    pixels: Pixels,
-    ids: SegmentIds,
-    index: NDArray[np.uint8],
-    rgb: Pixels,
-    id: int,
-    sizes: dict[int, int],
-    thing: SceneThing,
-    horizon: int,
-    rng: np.random.Generator,
-) -> bool:
-    """Draw a thing at a random place of its zone, unless it would hide too much of another."""
-    height, width = index.shape
+def _random_window(
+    zone: str, shape: tuple[int, ...], horizon: int, rng: np.random.Generator
+) -> tuple[slice, slice]:
+    """A random place in a zone for a thing of that shape."""
+    height, width = shape
     bottom = SCENE_HEIGHT - height
     zones = {"sky": (0, horizon - height // 2), "ground": (horizon - height // 2, bottom)}
-    low, high = zones.get(thing.zone, (0, bottom))
+    low, high = zones.get(zone, (0, bottom))
     y = min(int(rng.integers(max(low, 0), max(high, low, 0) + 1)), bottom)
     x = int(rng.integers(0, SCENE_WIDTH - width + 1))
-    window, mask = ids[y : y + height, x : x + width], index > 0
-    covered = np.bincount(window[mask], minlength=id)
-    for other, size in sizes.items():
-        visible = int((ids == other).sum()) - int(covered[other]) if covered[other] else size
-        if visible < _MIN_VISIBLE * size:
-            return False
-    window[mask] = id
-    pixels[y : y + height, x : x + width][mask] = rgb[mask]
-    return True
+    return slice(y, y + height), slice(x, x + width)
+
+
+def _hides_another(ids: SegmentIds, covered: SegmentIds, areas: dict[int, int]) -> bool:
+    """Whether covering those pixels would leave too little of another thing."""
+    lost = np.bincount(covered, minlength=max(areas, default=0) + 1)
+    left = {id: int((ids == id).sum()) - lost[id] for id in areas if lost[id]}
+    return any(left[id] < _MIN_VISIBLE * areas[id] for id in left)
 
 
 def _segments(ids: SegmentIds, category_ids: dict[int, int]) -> tuple[Segment, ...]:
     found = []
     for id, category in category_ids.items():
-        rows, columns = np.nonzero((ids == id).any(1))[0], np.nonzero((ids == id).any(0))[0]
-        if rows.size:
-            x, y = int(columns[0]), int(rows[0])
-            box = (x, y, int(columns[-1]) - x + 1, int(rows[-1]) - y + 1)
-            found.append(Segment(id, category, int((ids == id).sum()), box))
+        if box := Image.fromarray(ids == id).getbbox():
+            x0, y0, x1, y1 = box
+            found.append(Segment(id, category, int((ids == id).sum()), (x0, y0, x1 - x0, y1 - y0)))
     return tuple(found)
 
 

@@ -1,12 +1,13 @@
 """The nouns for the segments of one image, so that each means what it should and nothing else."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ppmn.data.panoptic import Category
-from ppmn.synthetic import templates
 from ppmn.synthetic.nouns import Lexicon, NounForm, Word
 from ppmn.synthetic.regions import Region
+from ppmn.synthetic.templates import GROUPS, ROLES
 from ppmn.synthetic.wording import NounPhrase, Piece, Wording
 
 
@@ -24,7 +25,7 @@ class Vocabulary:
         for region in self.regions:
             self.by_category[region.category.id].append(region)
         self.by_id = {r.id: r for r in self.regions}
-        self.outdoors = any(self.name(r) in templates.OUTDOORS for r in self.regions)
+        self.outdoors = any(self.name(r) in GROUPS["outdoors"] for r in self.regions)
 
     def name(self, region: Region) -> str:
         """The base name of a region's category."""
@@ -48,25 +49,20 @@ class Vocabulary:
         if self.name(region) != "person" or not self.wording.chance(0.3):
             return None
         names = [self.name(r) for r in self.within_reach(region)]
-        roles = [templates.ROLES[name] for name in names if name in templates.ROLES]
-        if not roles:
-            return None
-        return Word(self.wording.choose(self.wording.choose(roles)), NounForm.SINGULAR)
+        roles = [ROLES[name] for name in names if name in ROLES]
+        choose = self.wording.choose
+        return Word(choose(choose(roles)), NounForm.SINGULAR) if roles else None
 
     def within_reach(self, person: Region) -> list[Region]:
         """What a person may hold or ride: things with their center in the person's box."""
         x0, y0, x1, y1 = person.box
-        return [
-            r
-            for r in self.regions
-            if x0 <= r.x <= x1 and y0 <= r.y <= y1 and self.name(r) in templates.RIDDEN | templates.HELD
-        ]
+        inside = [r for r in self.regions if x0 <= r.x <= x1 and y0 <= r.y <= y1]
+        return [r for r in inside if self.name(r) in GROUPS["ridden"] | GROUPS["held"]]
 
-    def is_annotated(self, piece: Piece) -> bool:
-        """Whether the data set annotates what a noun phrase names; one without a mask must not."""
-        return isinstance(piece, NounPhrase) and self.lexicon.covers(
-            piece.text.removeprefix("some ").removeprefix("few ")
-        )
+    def is_annotated(self, pieces: Iterable[Piece]) -> bool:
+        """Whether the data set annotates what a noun phrase names; those without a mask must not."""
+        nouns = [piece.text for piece in pieces if isinstance(piece, NounPhrase)]
+        return any(self.lexicon.covers(n.removeprefix("some ").removeprefix("few ")) for n in nouns)
 
     def definite(self, region: Region) -> NounPhrase | None:
         """The plain noun for a region where it can mean nothing else."""

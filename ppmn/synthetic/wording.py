@@ -6,14 +6,14 @@ from typing import TypeVar
 
 import numpy as np
 
-from ppmn.synthetic import templates
 from ppmn.synthetic.nouns import NounForm, Word
 from ppmn.synthetic.regions import Region
+from ppmn.synthetic.templates import COLLECTIVE_NOUNS, GROUPS
 
 _Option = TypeVar("_Option")
 _DULL = ("black", "grey", "brown")  # often an effect of shade, and named less often
 _NUMBERS = ("", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-_COLLECTIVES = {"group", "couple", "number", *templates.COLLECTIVE_NOUNS.values()}
+_COLLECTIVES = {"group", "couple", "number", *COLLECTIVE_NOUNS.values()}
 
 
 @dataclass(frozen=True)
@@ -27,13 +27,14 @@ class NounPhrase:
 
 
 Piece = str | NounPhrase
+Pieces = tuple[Piece, ...]
 
 
 @dataclass(frozen=True)
 class Mention:
     """Words about some segments; without `required_side` they would not single them out."""
 
-    pieces: tuple[Piece, ...]
+    pieces: Pieces
     plural: bool
     sides: frozenset[str] = frozenset()
     required_side: str = ""
@@ -44,7 +45,7 @@ class Mention:
         return [p for p in self.pieces if isinstance(p, NounPhrase)]
 
 
-def parse_template(template: str) -> tuple[Piece, ...]:
+def parse_template(template: str) -> Pieces:
     """`with [leaves] on it` -> pieces; brackets hold noun phrases without a mask."""
     parts = template.replace("]", "[").split("[")
     pieces = [NounPhrase(p) if n % 2 else p.strip() for n, p in enumerate(parts)]
@@ -92,7 +93,7 @@ class Wording:
         options = [("", 4.0), ("few ", 2.5 if n <= 8 else 0), ("some ", 2)]
         options += [(f"{_NUMBERS[n]} ", 5.0 if n <= 4 else 1.0)] if n < len(_NUMBERS) else []
         options += [("couple of ", 0.5)] if n == 2 else [("group of ", 1.5)]
-        group = templates.COLLECTIVE_NOUNS.get(name)
+        group = COLLECTIVE_NOUNS.get(name)
         options += [(f"{group} of ", 1.0)] if n >= 5 and group else []
         options += [("many ", 2), ("number of ", 0.3)] if n >= 7 else []
         return self.choose([o for o, _ in options], [w for _, w in options])
@@ -106,15 +107,15 @@ class Wording:
     def described(self, regions: list[Region], name: str, text: str) -> str:
         """The noun, sometimes with a color or an adjective that is true of all the regions."""
         color = regions[0].color
-        if name in templates.PEOPLE or "wooden" in text:
+        if name in GROUPS["people"] or "wooden" in text:
             return text
         if not color and len(regions) == 1 and regions[0].two_colors and self.chance(0.3):
             return " and ".join(regions[0].two_colors) + f" {text}"
         stuff = not regions[0].category.isthing
-        shade = color == "black" and stuff and name not in templates.MAY_BE_BLACK
+        shade = color == "black" and stuff and name not in GROUPS["may_be_black"]
         probability = 0.2 if color in _DULL else 0.5
         if color and not shade and all(r.color == color for r in regions) and self.chance(probability):
-            if color == "brown" and name in templates.WOODEN and self.chance(0.75):
+            if color == "brown" and name in GROUPS["wooden"] and self.chance(0.75):
                 return f"wooden {text}"
             return self.colored(color, text)
         options = self.adjectives(regions, name)
@@ -126,7 +127,7 @@ class Wording:
         if name == "sky":
             by_color = {"blue": ["clear", "clear blue"], "grey": ["cloudy"], "white": ["cloudy"]}
             return by_color.get(regions[0].color, [])
-        if name in templates.TALL:
+        if name in GROUPS["tall"]:
             return ["tall", "big", "huge"] if height > 0.5 else []
         if regions[0].category.isthing and len(regions) == 1:
             if regions[0].area_fraction > 0.25:
