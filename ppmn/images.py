@@ -36,6 +36,13 @@ def read_image(image: ImageInput, *, max_pixels: int = MAX_PIXELS) -> Image.Imag
     return _checked(_from_array(image), "the array", max_pixels)
 
 
+def encode_image_file(image: Image.Image, format: str, **options: Any) -> bytes:
+    """The bytes of an image file, with Pillow's options for its format."""
+    buffer = io.BytesIO()
+    image.save(buffer, format, **options)
+    return buffer.getvalue()
+
+
 def encode_rle(mask: Mask) -> dict[str, Any]:
     """A mask as COCO's compressed RLE, ready for JSON."""
     rle = coco_mask.encode(np.asfortranarray(mask, dtype=np.uint8))
@@ -127,10 +134,8 @@ def _from_array(array: NDArray) -> Image.Image:
         )
     if values.dtype == np.bool_:
         values = values.astype(np.uint8) * 255
-    elif values.dtype == np.uint16:
-        values = (values >> 8).astype(np.uint8)
-    elif values.dtype.kind == "f" and values.min() >= 0 and values.max() <= 1:
-        values = (values * 255 + 0.5).astype(np.uint8)
+    elif values.dtype == np.uint16 or (values.dtype.kind == "f" and values.min() >= 0 and values.max() <= 1):
+        values = _eight_bit(values)
     if values.dtype != np.uint8:
         raise InputError(
             f"an image of {values.dtype} cannot be read; it must hold uint8, uint16, or floats from 0 to 1"

@@ -22,9 +22,7 @@ def add_device(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
 
 
-def add_out(
-    parser: argparse.ArgumentParser, help: str, *, metavar: str = "DIR", required: bool = True
-) -> None:
+def add_out(parser: argparse.ArgumentParser, help: str, metavar: str = "DIR", required: bool = True) -> None:
     """`-o/--out`, where results are written."""
     parser.add_argument("-o", "--out", type=Path, required=required, metavar=metavar, help=help)
 

@@ -14,10 +14,8 @@ HELP = "convert released weights to a model folder"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    files = ".pth, .pkl or .safetensors file"
-    parser.add_argument("files", nargs="*", type=Path, metavar="CHECKPOINT", help=files)
-    text = "folder, hub name or package:NAME of the text encoder"
-    parser.add_argument("--text", metavar="BERT", help=text)
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE", help=".pth, .pkl or .safetensors file")
+    parser.add_argument("--text", metavar="BERT", help="folder, hub name or package:NAME of the text encoder")
     preset = "the configuration to start from (default: ppmn-released)"
     parser.add_argument("--preset", choices=PRESETS, default="ppmn-released", help=preset)
     pixels = "pixels per query, which checkpoints do not record (default: the preset's)"

@@ -15,9 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_data(narrate)
     add_out(narrate, "JSON file of the narratives, in the format of the PNG benchmark", metavar="FILE")
     _add_seed(narrate)
-    narrate.add_argument(
-        "--epoch", type=int, default=0, help="each epoch gives other narratives (default: 0)"
-    )
+    narrate.add_argument("--epoch", type=int, default=0, help="narratives differ by epoch (default: 0)")
     negatives = "phrases per narrative for categories that are not in the image (default: 0)"
     narrate.add_argument("--negative-phrases", type=int, default=0, metavar="N", help=negatives)
     scenes = commands.add_parser("scenes", help="draw scenes with exact masks and captions")
@@ -32,9 +30,7 @@ def _add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_seed(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--seed", type=int, default=0, help="the same seed gives the same result (default: 0)"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal results (default: 0)")
 
 
 def run(args: argparse.Namespace) -> int | None:
@@ -58,14 +54,8 @@ def _narrate(args: argparse.Namespace) -> None:
     from ppmn.synthetic.narrate import narrate_split
 
     spec = parse_spec(args.data)
-    narratives, phrases, grounded = narrate_split(
-        spec.root,
-        spec.split,
-        args.out,
-        seed=args.seed,
-        epoch=args.epoch,
-        negative_phrases=args.negative_phrases,
-    )
+    options = {"seed": args.seed, "epoch": args.epoch, "negative_phrases": args.negative_phrases}
+    narratives, phrases, grounded = narrate_split(spec.root, spec.split, args.out, **options)
     print(f"{args.out}: {narratives} narratives, {phrases} noun phrases, {grounded} grounded")
 
 

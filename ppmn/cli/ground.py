@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ppmn.grounding.batch import BatchOptions, GroundingJob, ground_jobs, is_batch, read_jobs
+    from ppmn.grounding.batch import BatchOptions, GroundingJob, ground_jobs, read_jobs
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # some terminals cannot show every letter
@@ -40,7 +40,7 @@ def run(args: argparse.Namespace) -> int:
     options = BatchOptions(args.model, args.device, args.threshold, args.all, formats, args.boxes)
     source = Path(args.image).expanduser()
     caption = sys.stdin.read().strip() if args.caption == "-" else args.caption
-    if is_batch(source):
+    if source.is_dir() or source.suffix.lower() == ".jsonl":
         if args.out is None:
             raise InputError("many images need a folder for their results: give it with -o DIR")
         summary = ground_jobs(read_jobs(source, caption), args.out, options)

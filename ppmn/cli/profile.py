@@ -15,10 +15,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument("--model", help="name or folder of a model")
     size = "height and width of the resized image (default: 800x1216)"
     parser.add_argument("--size", type=parse_size, default=(800, 1216), metavar="HxW", help=size)
-    rows = "queries that are matched (default: 30)"
-    parser.add_argument("--phrases", type=int, default=30, metavar="N", help=rows)
-    pieces = "word pieces of the caption (default: 64)"
-    parser.add_argument("--pieces", type=int, default=64, metavar="T", help=pieces)
+    parser.add_argument("--phrases", type=int, default=30, metavar="N", help="matched queries (default: 30)")
+    parser.add_argument("--pieces", type=int, default=64, metavar="T", help="word pieces (default: 64)")
 
 
 def run(args: argparse.Namespace) -> None:

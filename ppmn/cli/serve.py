@@ -12,10 +12,8 @@ HELP = "serve a page that grounds captions on images"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_device(parser)
-    host = "address to listen on (default: 127.0.0.1, this machine only)"
-    parser.add_argument("--host", default="127.0.0.1", help=host)
-    port = "port to listen on; 0 takes a free one (default: 8000)"
-    parser.add_argument("--port", type=int, default=8000, metavar="N", help=port)
+    parser.add_argument("--host", default="127.0.0.1", help="bind address (default: 127.0.0.1, this machine)")
+    parser.add_argument("--port", type=int, default=8000, help="port, or 0 for a free one (default: 8000)")
     parser.add_argument("--token", metavar="TEXT", help="require this token of every client")
     for limit in fields(Limits):
         text = f"{limit.metadata['meaning']} (default: {limit.default:,})"

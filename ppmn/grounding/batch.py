@@ -5,6 +5,7 @@ import logging
 import shutil
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,17 +73,11 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """How many images were grounded, failed, or were finished by an earlier run."""
+    """How many images were grounded and how many failed."""
 
     grounded: int
     failed: int
-    skipped: int
     results: Path
-
-
-def is_batch(source: Path) -> bool:
-    """Whether `read_jobs` reads it; anything else is a single image."""
-    return source.is_dir() or source.suffix.lower() == ".jsonl"
 
 
 def read_jobs(source: Path, caption: str | None = None) -> list[GroundingJob]:
@@ -97,13 +92,11 @@ def _folder_jobs(folder: Path, caption: str | None) -> Iterator[GroundingJob]:
         raise InputError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")
     for number, image in enumerate(images, 1):
         text_file = image.with_suffix(".txt")
-        if caption is not None:
-            yield GroundingJob(number, image, caption)
-        elif text_file.is_file():
-            text = text_file.read_text(encoding="utf-8", errors="replace").strip()
-            yield GroundingJob(number, image, text)
-        else:
+        if caption is None and not text_file.is_file():
             yield GroundingJob(number, image, problem=f"there is no caption: {text_file.name} is missing")
+            continue
+        text = text_file.read_text(encoding="utf-8", errors="replace").strip() if caption is None else caption
+        yield GroundingJob(number, image, text)
 
 
 def _jsonl_jobs(file: Path, caption: str | None) -> Iterator[GroundingJob]:
@@ -149,7 +142,7 @@ def ground_jobs(jobs: Sequence[GroundingJob], out: Path, options: BatchOptions) 
                 logger.warning("%s: %s", job.image, error)
             results.write(json.dumps(row) + "\n")
             results.flush()
-    return BatchSummary(len(left) - failed, failed, len(jobs) - len(left), out / RESULTS_FILE)
+    return BatchSummary(len(left) - failed, failed, out / RESULTS_FILE)
 
 
 def _ground_job(job: GroundingJob, grounder: Grounder, options: BatchOptions, out: Path) -> dict[str, Any]:
@@ -170,10 +163,8 @@ def _finished(out: Path) -> dict[str, str]:
     """Folder by key of what an earlier run finished; a line cut short by a crash is ignored."""
     file, finished = out / RESULTS_FILE, {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.is_file() else []:
-        try:
+        with suppress(json.JSONDecodeError):
             row = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if "folder" in row and (out / row["folder"]).is_dir():
-            finished[row["key"]] = row["folder"]
+            if "folder" in row and (out / row["folder"]).is_dir():
+                finished[row["key"]] = row["folder"]
     return finished

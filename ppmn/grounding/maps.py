@@ -1,8 +1,9 @@
 """From the network's maps to masks in the caller's pixels: post-processing, upsampling, thresholding."""
 
+import base64
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,11 +49,12 @@ def apply_hysteresis(responses: Map, threshold: float, hysteresis_peak: float) -
     return np.where(suppressed, np.minimum(responses, _SUPPRESSED * threshold), responses)
 
 
-def encode_map(response: Map) -> tuple[float, float, bytes]:
-    """A map in 8 bits over its own range: low, high and bytes; low + (high - low) * byte / 255 is the map."""
+def encode_map(response: Map) -> dict[str, Any]:
+    """A map in 8 bits for JSON: low + (high - low) * byte / 255, with the bytes of `data` in base64."""
     low, high = float(response.min()), float(response.max())
     scale = 255 / (high - low) if high > low else 0
-    return low, high, np.rint((response.astype(np.float64) - low) * scale).astype(np.uint8).tobytes()
+    data = np.rint((response.astype(np.float64) - low) * scale).astype(np.uint8).tobytes()
+    return {"low": low, "high": high, "data": base64.b64encode(data).decode("ascii")}
 
 
 class MaskStats(NamedTuple):

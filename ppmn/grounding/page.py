@@ -2,7 +2,6 @@
 
 import base64
 import html
-import io
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from ppmn.grounding.maps import encode_map
 from ppmn.grounding.render import OPACITY, PALETTE, shrink
 from ppmn.grounding.result import Grounding, PhrasePrediction
+from ppmn.images import encode_image_file
 
 _WEB = Path(__file__).parent / "web"
 _SCRIPTS = ("maps.js", "labels.js", "saved_page.js")
@@ -56,12 +56,11 @@ def _read(name: str) -> str:
 
 def _page_data(grounding: Grounding) -> dict[str, Any]:
     image = shrink(grounding.image, _IMAGE_SIDE)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=88)
+    jpeg = base64.b64encode(encode_image_file(image, "JPEG", quality=88)).decode("ascii")
     geometry = grounding[0].geometry
     return {
         "caption": grounding.caption,
-        "image": f"data:image/jpeg;base64,{_base64(buffer.getvalue())}",
+        "image": f"data:image/jpeg;base64,{jpeg}",
         "width": image.width,
         "height": image.height,
         "threshold": grounding.threshold,
@@ -74,15 +73,10 @@ def _page_data(grounding: Grounding) -> dict[str, Any]:
 
 
 def _phrase_data(phrase: PhrasePrediction) -> dict[str, Any]:
-    low, high, data = encode_map(phrase.map)
     return {
         "text": phrase.text,
         "span": phrase.span,
         "score": round(phrase.score, 4),
         "fraction": phrase.area / (phrase.geometry.width * phrase.geometry.height),
-        "map": {"low": low, "high": high, "data": _base64(data)},
+        "map": encode_map(phrase.map),
     }
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode("ascii")

@@ -111,11 +111,8 @@ def claims() -> str:
     lines = [f"The paper's claims, and the multiply-adds of the released code at {where}:"]
     for part, claim in _CLAIMS.items():
         lines.append(f"{part:<9} {claim / 1e9:.2f} GFLOPs claimed, {counted[part] / 1e9:.3f} G counted")
-    lines.append(
-        f"LCPA is one round of {rounds}, which take {rounds * counted['LCPA'] / 1e9:.2f} G together;"
-    )
-    lines.append(f"the claims leave out the neck, {costs['neck'] / 1e9:.1f} G.")
-    return "\n".join(lines)
+    together = f"LCPA is one round of {rounds}, which take {rounds * counted['LCPA'] / 1e9:.2f} G together;"
+    return "\n".join([*lines, together, f"the claims leave out the neck, {costs['neck'] / 1e9:.1f} G."])
 
 
 def released_head_costs(map_size: Size, queries: int) -> dict[str, float]:
@@ -133,9 +130,7 @@ def released_head_costs(map_size: Size, queries: int) -> dict[str, float]:
 
 def _released_costs(size: Size, queries: int, pieces: int) -> dict[str, float]:
     """Multiply-adds of the whole released network."""
-    with torch.device("meta"):
-        encoder = build_image_encoder(ModelConfig()).to("meta")
-        bert = BertModel(BertConfig(), add_pooling_layer=False)
+    encoder, bert = encoders_without_weights(ModelConfig())
     height, width = encoder.padded_size(*size)
     head = released_head_costs((height // encoder.stride, width // encoder.stride), queries)
     return {"image encoder": _image_cost(encoder, size)[1], "text encoder": _text_cost(bert, pieces), **head}

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from fastapi import APIRouter, FastAPI, File, Request, UploadFile
+from fastapi import APIRouter, Depends, FastAPI, Request, UploadFile
 from fastapi import Path as PathParameter
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, Response
@@ -23,8 +23,8 @@ from ppmn.samples import installed_samples
 from ppmn.serve import schemas
 from ppmn.serve.guard import LOOPBACK, UPLOAD_PATH, Guard, error_response
 from ppmn.serve.limits import Limits
-from ppmn.serve.service import FileName, ImageGoneError, Service
-from ppmn.serve.work_queue import ClientGoneError, QueueFullError, RequestTimeoutError, WorkQueue
+from ppmn.serve.service import FileName, Service
+from ppmn.serve.work_queue import WorkQueue
 
 _STATIC = Path(__file__).parent / "static"
 _JSON = "application/json"
@@ -98,14 +98,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     """Every error is one sentence in JSON."""
     handler = app.exception_handler
     handler(InputError)(lambda request, error: error_response(422, str(error)))
-    handler(ImageGoneError)(lambda request, error: error_response(404, str(error)))
-    handler(RequestTimeoutError)(lambda request, error: error_response(504, str(error)))
-    handler(ClientGoneError)(lambda request, error: error_response(499, "the client disconnected"))
     handler(Exception)(lambda request, error: error_response(500, "internal error; see the server's log"))
-
-    @handler(QueueFullError)
-    def busy(request: Request, error: QueueFullError) -> Response:
-        return error_response(503, str(error), {"Retry-After": str(error.retry_after)})
 
     @handler(HTTPException)
     def refused(request: Request, error: HTTPException) -> Response:
@@ -118,42 +111,42 @@ def _add_error_handlers(app: FastAPI) -> None:
         return error_response(422, f"{where or 'the request'}: {first['msg']}")
 
 
-def _service(request: Request) -> Service:
-    service: Service = request.app.state.service
-    return service
+async def _find_service(request: Request) -> Any:
+    return request.app.state.service
 
 
-async def _run(
-    queue: WorkQueue, request: Request, call: Callable[[], bytes], media_type: str = _JSON
-) -> Response:
-    return Response(await queue.run(call, request.is_disconnected), media_type=media_type)
+_Service = Annotated[Service, Depends(_find_service)]
+
+
+async def _run(queue: WorkQueue, request: Request, call: Callable[[], bytes]) -> Response:
+    return Response(await queue.run(call, request.is_disconnected), media_type=_JSON)
 
 
 @_router.post(UPLOAD_PATH, response_model=schemas.ImageInfo, responses=_WORK_ERRORS)
-async def encode_image(request: Request, image: Annotated[UploadFile, File()]) -> Response:
+async def encode_image(request: Request, service: _Service, image: UploadFile) -> Response:
     """Encode an image; the id in the response is used to ground captions on it."""
-    service = _service(request)
     return await _run(service.model_queue, request, lambda: service.encode(image.file.read()))
 
 
 @_router.get("/api/images/{id}", responses=_IMAGE_ERRORS)
-def describe_image(request: Request, id: _ImageId) -> schemas.ImageInfo:
+def describe_image(service: _Service, id: _ImageId) -> schemas.ImageInfo:
     """The size of an image that is in the cache."""
-    return schemas.image_info(_service(request).cached(id))
+    return schemas.image_info(service.cached(id))
 
 
 @_router.get(
     "/api/images/{id}/preview", response_class=Response, responses=_IMAGE_ERRORS | _content("image/jpeg")
 )
-def preview_image(request: Request, id: _ImageId) -> Response:
+def preview_image(service: _Service, id: _ImageId) -> Response:
     """The image upright, with at most 1,600 pixels on the longer side, as JPEG."""
-    return Response(_service(request).cached(id).preview, media_type="image/jpeg")
+    return Response(service.cached(id).preview, media_type="image/jpeg")
 
 
 @_router.post("/api/images/{id}/ground", response_model=schemas.GroundingResult, responses=_IMAGE_ERRORS)
-async def ground_caption(request: Request, id: _ImageId, body: schemas.GroundRequest) -> Response:
+async def ground_caption(
+    request: Request, service: _Service, id: _ImageId, body: schemas.GroundRequest
+) -> Response:
     """Ground the phrases of a caption on an encoded image."""
-    service = _service(request)
     cached = service.cached(id)
     return await _run(service.model_queue, request, lambda: service.ground(cached, body))
 
@@ -161,32 +154,27 @@ async def ground_caption(request: Request, id: _ImageId, body: schemas.GroundReq
 @_router.post(
     "/api/images/{id}/files/{name}",
     response_class=Response,
-    responses=_IMAGE_ERRORS | _content(*map(_media_type, FileName)),
+    responses=_IMAGE_ERRORS | _content(*map(_media_type, get_args(FileName))),
 )
 async def ground_to_file(
-    request: Request, id: _ImageId, name: FileName, body: schemas.FileRequest
+    request: Request, service: _Service, id: _ImageId, name: FileName, body: schemas.FileRequest
 ) -> Response:
     """A grounding as a file: overlay.png, panoptic.png, panoptic.json, coco.json or page.html."""
-    service = _service(request)
     cached = service.cached(id)
-    response = await _run(
-        service.model_queue, request, lambda: service.file(cached, name, body), _media_type(name)
-    )
-    response.headers["Content-Disposition"] = f'attachment; filename="{name}"'
-    return response
+    content = await service.model_queue.run(lambda: service.file(cached, name, body), request.is_disconnected)
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(content, headers=headers, media_type=_media_type(name))
 
 
 @_router.post("/api/phrases", response_model=schemas.CaptionPhrases, responses=_WORK_ERRORS)
-async def list_phrases(request: Request, body: schemas.CaptionRequest) -> Response:
+async def list_phrases(request: Request, service: _Service, body: schemas.CaptionRequest) -> Response:
     """The noun phrases of a caption; no image is needed."""
-    service = _service(request)
     return await _run(service.text_queue, request, lambda: service.phrases(body))
 
 
 @_router.get("/api/about", responses=_ERRORS)
-def describe_server(request: Request) -> schemas.ServerInfo:
+def describe_server(service: _Service) -> schemas.ServerInfo:
     """The model, the limits and the samples."""
-    service = _service(request)
     return schemas.ServerInfo(
         version=__version__,
         model=service.grounder.name,
@@ -220,6 +208,6 @@ def report_health() -> dict[str, str]:
 
 
 @_router.get("/metrics", response_class=Response, responses=_ERRORS | _content("text/plain"))
-def report_metrics(request: Request) -> Response:
+def report_metrics(service: _Service) -> Response:
     """Metrics in the Prometheus text format."""
-    return Response(_service(request).counters.text(), media_type="text/plain; version=0.0.4")
+    return Response(service.counters.text(), media_type="text/plain; version=0.0.4")

@@ -5,6 +5,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -37,22 +38,19 @@ def error_response(status: int, sentence: str, headers: dict[str, str] | None = 
     return Response(content, status, headers, "application/json")
 
 
+@dataclass(frozen=True)
 class Guard:
     """ASGI middleware; `observe` gets the route, the status and the seconds of every request."""
 
-    def __init__(
-        self, app: ASGIApp, limits: Limits, token: str | None, observe: Callable[[str, int, float], None]
-    ) -> None:
-        self.app = app
-        self.limits = limits
-        self.token = token
-        self.observe = observe
+    app: ASGIApp
+    limits: Limits
+    token: str | None
+    observe: Callable[[str, int, float], None]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        start = time.monotonic()
-        status = 500
+        start, status = time.monotonic(), 500
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -65,12 +63,10 @@ class Guard:
         try:
             await app(scope, self._limited(scope, receive), send_with_headers)
         finally:
-            route = getattr(scope.get("route"), "path", "other")
-            self.observe(route, status, time.monotonic() - start)
+            self.observe(getattr(scope.get("route"), "path", "other"), status, time.monotonic() - start)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers = Headers(scope=scope)
-        path = scope["path"]
+        headers, path = Headers(scope=scope), scope["path"]
         origin = headers.get("origin")
         if origin is not None and urlsplit(origin).netloc != headers.get("host", ""):
             return error_response(403, "pages of other sites may not use this server")
@@ -85,8 +81,7 @@ class Guard:
 
     def _limited(self, scope: Scope, receive: Receive) -> Receive:
         """`receive` with limits on the size of the body and on the time it takes to arrive."""
-        count = 0
-        more = True
+        count, more = 0, True
         deadline = time.monotonic() + self.limits.seconds
 
         async def receive_limited() -> Message:

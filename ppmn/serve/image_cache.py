@@ -1,7 +1,6 @@
 """A cache of encoded images with a limit on their number and one on their bytes."""
 
 import hashlib
-import io
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +10,7 @@ from cachetools import LRUCache
 from ppmn.errors import InputError
 from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.render import shrink
+from ppmn.images import encode_image_file
 
 _PREVIEW_SIDE = 1600  # longer side in pixels
 
@@ -25,9 +25,7 @@ class CachedImage:
     @cached_property
     def preview(self) -> bytes:
         """The upright image at screen size, as JPEG."""
-        buffer = io.BytesIO()
-        shrink(self.encoded.image, _PREVIEW_SIDE).save(buffer, "JPEG", quality=90)
-        return buffer.getvalue()
+        return encode_image_file(shrink(self.encoded.image, _PREVIEW_SIDE), "JPEG", quality=90)
 
     @property
     def size(self) -> int:

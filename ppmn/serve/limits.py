@@ -25,17 +25,11 @@ class Limits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if value < 1:
-                option = name.replace("_", "-")
-                raise InputError(f"--max-{option} is {value}; it must be at least 1")
+                raise InputError(f"--max-{name.replace('_', '-')} is {value}; it must be at least 1")
 
-    def check_caption(self, caption: str) -> None:
-        """Raise InputError if the caption is too long."""
-        if len(caption) > self.caption_length:
-            raise InputError(
-                f"the caption has {len(caption):,} characters; the limit is {self.caption_length:,}"
-            )
-
-    def check_phrases(self, count: int) -> None:
-        """Raise InputError if a caption has too many phrases."""
-        if count > self.phrases:
-            raise InputError(f"the caption has {count:,} phrases; the limit is {self.phrases:,}")
+    def check_caption(self, *, length: int = 0, phrases: int = 0) -> None:
+        """Raise InputError if a caption has too many characters or phrases."""
+        if length > self.caption_length:
+            raise InputError(f"the caption has {length:,} characters; the limit is {self.caption_length:,}")
+        if phrases > self.phrases:
+            raise InputError(f"the caption has {phrases:,} phrases; the limit is {self.phrases:,}")

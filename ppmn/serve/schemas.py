@@ -1,6 +1,6 @@
 """The JSON of requests and responses."""
 
-import base64
+from dataclasses import asdict
 from typing import Annotated
 
 import numpy as np
@@ -12,11 +12,10 @@ from ppmn.grounding.result import Grounding, PhrasePrediction, Round
 from ppmn.images import encode_rle
 from ppmn.phrases.rules import Phrase
 from ppmn.serve.image_cache import CachedImage
-from ppmn.types import Map
 
 _Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 _SpanList = Annotated[
-    list[int], Field(min_length=2, max_length=2, description="start and end, in characters of the caption")
+    list[int], Field(min_length=2, max_length=2, description="start and end, in characters")
 ]
 
 
@@ -30,27 +29,31 @@ class CaptionRequest(BaseModel):
     spans: list[_SpanList] | None = Field(None, description="the phrases; null finds the noun phrases")
 
 
-class GroundRequest(CaptionRequest):
+class GroundingRequest(CaptionRequest):
     threshold: _Fraction | None = Field(
         None, description="the response above which a pixel is in a mask; null takes the model's own"
     )
     all_phrases: bool = Field(False, description="also ground phrases that name no object")
+
+
+class GroundRequest(GroundingRequest):
     masks: bool = Field(True, description="include each mask in COCO's run-length encoding")
     keep_rounds: bool = Field(False, description="include the maps and pixels of every round")
 
 
-class FileRequest(CaptionRequest):
-    threshold: _Fraction | None = None
-    all_phrases: bool = False
+class FileRequest(GroundingRequest):
     opacity: _Fraction = Field(OPACITY, description="of the masks in overlay.png")
     outline: bool = Field(True, description="outline the masks in overlay.png")
 
 
-class CaptionPhrase(BaseModel):
+class _PhraseWords(BaseModel):
     text: str
     span: _SpanList
     head: str
     plural: bool
+
+
+class CaptionPhrase(_PhraseWords):
     abstract: bool = Field(description="it names no object, and is grounded with all_phrases only")
 
 
@@ -64,9 +67,7 @@ class ImageInfo(BaseModel):
     width: int
     height: int
     map_size: list[int] = Field(description="height and width of a map")
-    content_size: list[float] = Field(
-        description="the part of a map that the image covers; the rest is padding"
-    )
+    content_size: list[float] = Field(description="the part of a map that the image covers, without padding")
 
 
 class EncodedMap(BaseModel):
@@ -82,11 +83,7 @@ class RunLengthMask(BaseModel):
     counts: str
 
 
-class PhraseResult(BaseModel):
-    text: str
-    span: _SpanList
-    head: str
-    plural: bool
+class PhraseResult(_PhraseWords):
     score: float = Field(description="mean response inside the mask; 0 if the mask is empty")
     area: int = Field(description="pixels of the mask")
     box: list[int] | None = Field(description="x, y, width, height; null if the mask is empty")
@@ -127,25 +124,12 @@ class ServerInfo(BaseModel):
 
 def caption_phrase(phrase: Phrase) -> CaptionPhrase:
     """A phrase found in a caption."""
-    return CaptionPhrase(
-        text=phrase.text,
-        span=[phrase.start, phrase.end],
-        head=phrase.head,
-        plural=phrase.plural,
-        abstract=phrase.abstract,
-    )
+    return CaptionPhrase(span=[phrase.start, phrase.end], **asdict(phrase))
 
 
 def image_info(cached: CachedImage) -> ImageInfo:
     """The sizes of a cached image and of its maps."""
-    geometry = cached.encoded.geometry
-    return ImageInfo(
-        id=cached.id,
-        width=geometry.width,
-        height=geometry.height,
-        map_size=[*geometry.map_size],
-        content_size=[*geometry.content_size],
-    )
+    return ImageInfo(id=cached.id, **asdict(cached.encoded.geometry))
 
 
 def grounding_result(cached: CachedImage, grounding: Grounding, *, masks: bool) -> GroundingResult:
@@ -163,25 +147,18 @@ def grounding_result(cached: CachedImage, grounding: Grounding, *, masks: bool) 
 
 def _phrase_result(phrase: PhrasePrediction, masks: bool) -> PhraseResult:
     return PhraseResult(
-        text=phrase.text,
+        **asdict(phrase.phrase),
         span=[*phrase.span],
-        head=phrase.phrase.head,
-        plural=phrase.phrase.plural,
         score=round(phrase.score, 6),
         area=phrase.area,
         box=None if phrase.box is None else [*phrase.box],
-        map=_encoded_map(phrase.map),
+        map=EncodedMap(**encode_map(phrase.map)),
         rle=RunLengthMask(**encode_rle(phrase.mask)) if masks else None,
     )
 
 
 def _round_result(step: Round) -> RoundResult:
     return RoundResult(
-        maps=[_encoded_map(response) for response in step.maps],
+        maps=[EncodedMap(**encode_map(response)) for response in step.maps],
         pixels=[np.round(points, 1).tolist() for points in step.pixels],
     )
-
-
-def _encoded_map(response: Map) -> EncodedMap:
-    low, high, data = encode_map(response)
-    return EncodedMap(low=low, high=high, data=base64.b64encode(data).decode("ascii"))

@@ -1,10 +1,9 @@
-"""What the server does for its requests, without HTTP."""
+"""What the server does for its requests."""
 
-import io
 import json
-from enum import StrEnum
+from typing import Literal
 
-from PIL import Image
+from starlette.exceptions import HTTPException
 
 from ppmn.errors import InputError
 from ppmn.grounding.formats import to_coco, to_panoptic
@@ -12,7 +11,7 @@ from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.page import to_html
 from ppmn.grounding.render import overlay
 from ppmn.grounding.result import Grounding
-from ppmn.images import read_image
+from ppmn.images import encode_image_file, read_image
 from ppmn.phrases.caption import parse_caption
 from ppmn.phrases.rules import find_phrases, parse_brackets
 from ppmn.serve import schemas
@@ -22,19 +21,7 @@ from ppmn.serve.limits import Limits
 from ppmn.serve.work_queue import WorkQueue
 from ppmn.types import Span
 
-
-class FileName(StrEnum):
-    """Files that the server makes of a grounding."""
-
-    OVERLAY = "overlay.png"
-    PANOPTIC = "panoptic.png"
-    SEGMENTS = "panoptic.json"
-    COCO = "coco.json"
-    PAGE = "page.html"
-
-
-class ImageGoneError(Exception):
-    """The image is not in the cache."""
+FileName = Literal["overlay.png", "panoptic.png", "panoptic.json", "coco.json", "page.html"]
 
 
 class Service:
@@ -65,10 +52,10 @@ class Service:
         return schemas.image_info(cached).model_dump_json().encode()
 
     def cached(self, id: str) -> CachedImage:
-        """The image with this id, or ImageGoneError."""
+        """The image with this id, or HTTPException 404."""
         cached = self.images.get(id)
         if cached is None:
-            raise ImageGoneError("this image is not in the cache (any more); send it again")
+            raise HTTPException(404, "this image is not in the cache (any more); send it again")
         return cached
 
     def ground(self, cached: CachedImage, request: schemas.GroundRequest) -> bytes:
@@ -80,21 +67,21 @@ class Service:
         """Ground a caption; the result as a file."""
         grounding = self._ground(cached, request)
         match name:
-            case FileName.OVERLAY:
-                return _png(overlay(grounding, opacity=request.opacity, outline=request.outline))
-            case FileName.PANOPTIC:
-                return _png(to_panoptic(grounding)[0])
-            case FileName.SEGMENTS:
+            case "overlay.png":
+                image = overlay(grounding, opacity=request.opacity, outline=request.outline)
+            case "panoptic.png":
+                image, _ = to_panoptic(grounding)
+            case "panoptic.json":
                 return json.dumps(to_panoptic(grounding)[1]).encode()
-            case FileName.COCO:
+            case "coco.json":
                 return json.dumps(to_coco(grounding)).encode()
-            case FileName.PAGE:
+            case "page.html":
                 return to_html(grounding).encode()
+        return encode_image_file(image, "PNG", compress_level=1)
 
     def phrases(self, request: schemas.CaptionRequest) -> bytes:
         """The noun phrases of a caption as JSON."""
-        self.limits.check_caption(request.caption)
-        self.limits.check_phrases(len(request.spans or []))
+        self.limits.check_caption(length=len(request.caption), phrases=len(request.spans or []))
         caption, spans = request.caption, _spans(request)
         if spans is None:
             caption, spans = parse_brackets(caption)
@@ -102,14 +89,11 @@ class Service:
         return schemas.CaptionPhrases(caption=caption, phrases=found).model_dump_json().encode()
 
     def _ground(
-        self,
-        cached: CachedImage,
-        request: schemas.GroundRequest | schemas.FileRequest,
-        keep_rounds: bool = False,
+        self, cached: CachedImage, request: schemas.GroundingRequest, keep_rounds: bool = False
     ) -> Grounding:
-        self.limits.check_caption(request.caption)
+        self.limits.check_caption(length=len(request.caption))
         caption = parse_caption(request.caption, spans=_spans(request), all_phrases=request.all_phrases)
-        self.limits.check_phrases(len(caption.phrases))
+        self.limits.check_caption(phrases=len(caption.phrases))
         grounding = cached.encoded.ground_phrases(
             caption, threshold=request.threshold, keep_rounds=keep_rounds
         )
@@ -121,9 +105,3 @@ def _spans(request: schemas.CaptionRequest) -> list[Span] | None:
     if request.spans == []:
         raise InputError("spans is empty; mark at least one phrase, or leave it out")
     return None if request.spans is None else [(start, end) for start, end in request.spans]
-
-
-def _png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", compress_level=1)
-    return buffer.getvalue()

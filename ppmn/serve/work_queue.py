@@ -7,24 +7,10 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from starlette.exceptions import HTTPException
+
 _Result = TypeVar("_Result")
 _POLL_SECONDS = 0.25  # between checks whether the client is still connected
-
-
-class QueueFullError(Exception):
-    """The queue is full; `retry_after` is the number of seconds after which some jobs will be done."""
-
-    def __init__(self, retry_after: int) -> None:
-        super().__init__(f"the server is busy; try again in {retry_after} s")
-        self.retry_after = retry_after
-
-
-class ClientGoneError(Exception):
-    """The client closed its connection."""
-
-
-class RequestTimeoutError(Exception):
-    """The request took longer than the limit."""
 
 
 class WorkQueue:
@@ -33,7 +19,6 @@ class WorkQueue:
     def __init__(self, name: str, max_waiting: int, max_seconds: float) -> None:
         self.max_waiting = max_waiting
         self.max_seconds = max_seconds
-        self.refused = self.dropped = self.timed_out = 0
         self._mean_seconds = 0.1  # of the last few jobs
         self._jobs: set[Future[Any]] = set()  # that a client waits for
         self._worker = ThreadPoolExecutor(1, thread_name_prefix=name)
@@ -43,19 +28,26 @@ class WorkQueue:
         return sum(not (job.running() or job.done()) for job in self._jobs.copy())
 
     async def run(self, call: Callable[[], _Result], is_gone: Callable[[], Awaitable[bool]]) -> _Result:
-        """The result of `call` in the worker thread; `is_gone` says whether the client has left."""
-        job = self._submit(call)
+        """The result of `call` in the worker thread; `is_gone` says whether the client has left.
+
+        HTTPException 503 is raised if the queue is full, 499 if the client left, 504 after `max_seconds`.
+        """
+        waiting = len(self)
+        if waiting >= self.max_waiting:
+            seconds = min(30, max(1, math.ceil(self._mean_seconds * waiting / 2)))  # until some are done
+            busy = f"the server is busy; try again in {seconds} s"
+            raise HTTPException(503, busy, {"Retry-After": str(seconds)})
+        job = self._worker.submit(self._timed, call)
+        self._jobs.add(job)
         result = asyncio.wrap_future(job)
         deadline = time.monotonic() + self.max_seconds
         try:
             while not (await asyncio.wait({result}, timeout=_POLL_SECONDS))[0]:
                 if await is_gone():
-                    self.dropped += 1
-                    raise ClientGoneError
+                    raise HTTPException(499, "the client disconnected")
                 if time.monotonic() > deadline:
-                    self.timed_out += 1
-                    raise RequestTimeoutError(
-                        f"the request took longer than {self.max_seconds:g} s, the limit"
+                    raise HTTPException(
+                        504, f"the request took longer than {self.max_seconds:g} s, the limit"
                     )
             return result.result()
         finally:
@@ -65,15 +57,6 @@ class WorkQueue:
     def close(self) -> None:
         """Drop the waiting jobs and end the worker thread after the running one."""
         self._worker.shutdown(wait=False, cancel_futures=True)
-
-    def _submit(self, call: Callable[[], _Result]) -> "Future[_Result]":
-        waiting = len(self)
-        if waiting >= self.max_waiting:
-            self.refused += 1
-            raise QueueFullError(min(30, max(1, math.ceil(self._mean_seconds * waiting / 2))))
-        job = self._worker.submit(self._timed, call)
-        self._jobs.add(job)
-        return job
 
     def _timed(self, call: Callable[[], _Result]) -> _Result:
         start = time.monotonic()
