@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ppmn.errors import InputError
 from ppmn.files import existing_file, read_json
@@ -87,6 +88,21 @@ class Panoptic:
 def read_ids(file: Path) -> SegmentIds:
     """Segment id of every pixel of a panoptic PNG: R + 256 G + 65536 B."""
     return rgb_to_ids(np.asarray(read_image(file)))
+
+
+def segment_positions(ids: SegmentIds, listed: list[int]) -> NDArray[np.int32]:
+    """Position from 1 of each pixel's segment in `listed`, 0 for others.
+
+    Looked up by remainders, since ids reach 2^24.
+    """
+    size = 1021
+    while len({id % size for id in listed}) < len(set(listed)):
+        size += 2
+    table, keys = np.zeros(size, np.int32), np.array([-1, *listed], np.int32)
+    for n, id in enumerate(listed, 1):
+        table[id % size] = n
+    positions = table[ids % size]
+    return np.where(keys[positions] == ids, positions, 0)
 
 
 def splits(root: Path) -> list[str]:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.functional import interpolate
 
+from ppmn.data.panoptic import segment_positions
 from ppmn.types import Mask, SegmentIds, Size
 
 Rows = Sequence[Sequence[int]]
@@ -68,16 +69,13 @@ def targets_area(
     return masks, 2 * valid_area >= cell_area
 
 
-def _labels(ids: SegmentIds, rows: Rows) -> tuple[NDArray[np.intp], Mask]:
+def _labels(ids: SegmentIds, rows: Rows) -> tuple[NDArray[np.int32], Mask]:
     """Segments renumbered from 1, 0 for all others: (H0, W0); and which rows have which: (N, 1 + K)."""
     named = np.unique(np.array([s for row in rows for s in row], np.int32))
     members = np.zeros((len(rows), len(named) + 1), bool)
     for n, row in enumerate(rows):
         members[n, 1 + np.searchsorted(named, row)] = True
-    if not len(named):
-        return np.zeros(ids.shape, np.intp), members
-    places = np.searchsorted(named, ids).clip(max=len(named) - 1)
-    return np.where(named[places] == ids, places + 1, 0), members
+    return segment_positions(ids, named.tolist()), members
 
 
 @lru_cache(maxsize=256)

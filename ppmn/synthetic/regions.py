@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ppmn.data.panoptic import Category, PanopticImage
+from ppmn.data.panoptic import Category, PanopticImage, segment_positions
 from ppmn.types import SegmentIds
 
 _COLORS = ("white", "black", "grey", "red", "orange", "yellow", "green", "blue", "purple", "pink", "brown")
@@ -130,21 +130,6 @@ def _extents(counts: NDArray[np.int64]) -> tuple[NDArray[np.float64], ...]:
     return center / length, first / length, last / length
 
 
-def _positions(ids: SegmentIds, listed: list[int]) -> NDArray[np.int32]:
-    """Position from 1 of each pixel's segment in `listed`, 0 for others.
-
-    Looked up by remainders, since ids reach 2^24.
-    """
-    size = 1021
-    while len({id % size for id in listed}) < len(listed):
-        size += 2
-    table, keys = np.zeros(size, np.int32), np.array([-1, *listed], np.int32)
-    for n, id in enumerate(listed, 1):
-        table[id % size] = n
-    positions = table[ids % size]
-    return np.where(keys[positions] == ids, positions, 0)
-
-
 def find_regions(
     image: PanopticImage,
     categories: Mapping[int, Category],
@@ -154,7 +139,7 @@ def find_regions(
     """One region per segment that has pixels in `ids`, in the order of the annotation."""
     height, width = ids.shape
     segments = [s for s in image.segments if s.category_id in categories]
-    positions = _positions(ids, [s.id for s in segments])  # (H, W)
+    positions = segment_positions(ids, [s.id for s in segments])  # (H, W)
     rows = len(segments) + 1
     columns = np.bincount((positions * width + np.arange(width)).ravel(), minlength=rows * width)
     lines = np.bincount((positions * height + np.arange(height)[:, None]).ravel(), minlength=rows * height)

@@ -37,9 +37,8 @@ class Scene:
 @cache
 def scene_categories() -> dict[int, Category]:
     """The categories of scenes by id: things from 1, then stuff."""
-    names = [(thing.name, True) for thing in drawing.scene_things()] + [
-        (name, False) for name in drawing.SCENE_STUFF
-    ]
+    names = [(thing.name, True) for thing in drawing.scene_things()]
+    names += [(name, False) for name in drawing.SCENE_STUFF]
     return {n: Category(n, name, isthing) for n, (name, isthing) in enumerate(names, 1)}
 
 

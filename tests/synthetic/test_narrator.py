@@ -118,6 +118,12 @@ def test_image_without_segments_gets_a_caption() -> None:
     assert generated.caption and not any(p.segment_ids for p in generated.phrases)
 
 
+def test_segment_that_is_listed_twice_gets_a_caption() -> None:
+    image, ids, pixels = painted_image(1)
+    image = replace(image, segments=(*image.segments, image.segments[0]))
+    assert Narrator(CATEGORIES)(image, ids, pixels, rng_for(0, 0, 0)).caption
+
+
 def test_nouns_of_a_category() -> None:
     names = ("sky-other-merged", "door-stuff", "floor-wood")
     assert [base_name(name) for name in names] == ["sky", "door", "floor-wood"]
