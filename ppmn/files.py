@@ -54,10 +54,10 @@ def replacing(file: Path) -> Iterator[Path]:
             part.unlink()
 
 
-def write_json(file: Path, content: Any) -> None:
-    """Write a JSON file, whole or not at all."""
+def write_json(file: Path, content: Any, *, indent: int | None = None) -> None:
+    """Write a JSON file, completely or not at all."""
     with replacing(file) as part:
-        part.write_text(json.dumps(content), encoding="utf-8")
+        part.write_text(json.dumps(content, indent=indent) + "\n", encoding="utf-8")
 
 
 def check_writable(files: list[Path]) -> None:

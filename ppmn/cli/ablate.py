@@ -10,22 +10,12 @@ HELP = "the paper's ablation tables"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_arguments(parser)
-    parser.add_argument(
-        "--table", required=True, choices=("pixels", "rounds", "aggregation"), help="which table"
-    )
-    parser.add_argument(
-        "--values", nargs="+", default=[], help="some of the table's rows, such as 0 200 (default: all)"
-    )
-    parser.add_argument(
-        "--test",
-        action="append",
-        required=True,
-        metavar="ROOT[:SPLIT]",
-        help="data set to measure on; repeatable",
-    )
-    parser.add_argument(
-        "--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run per seed (default: 0 1 2)"
-    )
+    add = parser.add_argument
+    add("--table", required=True, choices=("pixels", "rounds", "aggregation"), help="which table")
+    add("--values", nargs="+", default=[], help="some of the table's rows, such as 0 200 (default: all)")
+    test = "data set to measure on; repeatable"
+    add("--test", action="append", required=True, metavar="ROOT[:SPLIT]", help=test)
+    add("--seeds", type=int, nargs="+", default=[0, 1, 2], help="one run per seed (default: 0 1 2)")
     add_out(parser, "folder of the runs and tables")
 
 

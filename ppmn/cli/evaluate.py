@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--data", action="append", default=[], metavar="ROOT[:SPLIT]", help=data_help)
     protocol_help = "how masks are compared (default: full)"
     add("--protocol", choices=("full", "ppmn2022"), default="full", help=protocol_help)
-    add("-o", "--out", type=Path, metavar="RUN.json", help="write the report with every figure")
+    add("-o", "--out", "--json", type=Path, metavar="RUN.json", help="write every figure as JSON")
     add("--save-predictions", type=Path, metavar="FILE", help="write the masks as JSON lines")
     add("--compare", type=Path, metavar="RUN.json", help="print the paired difference to an earlier run")
     add("--curves", type=Path, metavar="FILE.png", help="draw the recall curves")

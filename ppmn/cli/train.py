@@ -13,36 +13,24 @@ HELP = "train a network, or continue a run"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_arguments(parser)
     add_out(parser, "the run's folder")
-    parser.add_argument(
-        "--skip-bad", type=int, default=0, metavar="N", help="skip up to N images that cannot be read"
-    )
-    parser.add_argument(
-        "--dry-run", action="store_true", help="check data, memory and one step; estimate the time"
-    )
+    add = parser.add_argument
+    add("--skip-bad", type=int, default=0, metavar="N", help="skip up to N images that cannot be read")
+    add("--dry-run", action="store_true", help="check data, memory and one step; estimate the time")
 
 
 def add_training_arguments(sub: argparse.ArgumentParser) -> None:
     """What `ppmn train` and `ppmn ablate` share."""
-    sub.add_argument("--preset", required=True, help="paper, ppmn-released, dagger, scenes or compact")
-    sub.add_argument(
-        "--data",
-        action="append",
-        required=True,
-        metavar="ROOT[:SPLIT][=WEIGHT]",
-        help="data set to train on; repeatable, drawn from in proportion to the weights",
-    )
-    sub.add_argument("--init", metavar="MODEL", help="name or folder of a model to start from")
-    sub.add_argument("--cache", type=Path, metavar="DIR", help="keep the outputs of frozen encoders")
-    sub.add_argument("--epochs", type=int, help="number of epochs (default: the preset's)")
-    sub.add_argument("--batch-size", type=int, help="images per step (default: the preset's)")
-    sub.add_argument("--seed", type=int, help="seed of the run (default: the preset's)")
-    sub.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="FIELD=VALUE",
-        help="change any field of the configuration, as model.rounds=2; repeatable",
-    )
+    add = sub.add_argument
+    add("--preset", required=True, help="paper, ppmn-released, dagger, scenes or compact")
+    data = "data set to train on; repeatable, sampled in proportion to the weights"
+    add("--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help=data)
+    add("--init", metavar="MODEL", help="name or folder of a model to start from")
+    add("--cache", type=Path, metavar="DIR", help="keep the outputs of frozen encoders")
+    add("--epochs", type=int, help="number of epochs (default: the preset's)")
+    add("--batch-size", type=int, help="images per step (default: the preset's)")
+    add("--seed", type=int, help="seed of the run (default: the preset's)")
+    change = "change any field of the configuration, as model.rounds=2; repeatable"
+    add("--set", action="append", default=[], metavar="FIELD=VALUE", help=change)
 
 
 def training_config(args: argparse.Namespace) -> Any:

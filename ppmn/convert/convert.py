@@ -63,25 +63,16 @@ def parts_of(file: Path) -> dict[str, Part]:
 def _head_part(state: dict[str, Tensor], where: str) -> Part:
     rounds = key_maps.released_rounds(state)
     unused = _unused(state, key_maps.released_head_used(rounds), where)
-    unknown = [name for name in unused if not _UNUSED_HEAD.fullmatch(name)]
-    if unknown:
-        raise InputError(
-            f"{where} holds {len(unknown)} tensors that no released PPMN has ({abbreviate(unknown)})"
-        )
+    _refuse_unknown([name for name in unused if not _UNUSED_HEAD.fullmatch(name)], where, "released PPMN")
     tensors = key_maps.released_head(state, rounds)
-    return Part(
-        where, tensors, unused, {"rounds": rounds, "channels": len(tensors["project_phrases.weight"])}
-    )
+    shape = {"rounds": rounds, "channels": len(tensors["project_phrases.weight"])}
+    return Part(where, tensors, unused, shape)
 
 
 def _detectron2_part(state: dict[str, Tensor], where: str) -> Part:
     depth = key_maps.resnet_depth(state, where)
     unused = _unused(state, key_maps.detectron2_names(depth).values(), where)
-    unknown = [name for name in unused if name.startswith("backbone.")]
-    if unknown:
-        raise InputError(
-            f"{where} holds {len(unknown)} tensors that no ResNet-FPN has ({abbreviate(unknown)})"
-        )
+    _refuse_unknown([name for name in unused if name.startswith("backbone.")], where, "ResNet-FPN")
     tensors = key_maps.detectron2_encoder(state, depth)
     channels = len(tensors["lateral.0.weight"])
     shape = {"depth": depth, "form": "detectron2", "norm": "frozen", "channels": channels}
@@ -125,6 +116,11 @@ def _unused(state: dict[str, Tensor], used: Iterable[str], where: str) -> dict[s
     if missing:
         raise InputError(f"{where} lacks {len(missing)} of {len(used)} tensors ({abbreviate(missing)})")
     return {name: tensor for name, tensor in state.items() if name not in used}
+
+
+def _refuse_unknown(names: list[str], where: str, network: str) -> None:
+    if names:
+        raise InputError(f"{where} holds {len(names)} tensors that no {network} has ({abbreviate(names)})")
 
 
 def bert_from(source: str, config: ModelConfig, part: Part | None) -> tuple[TextEncoder, Part | None]:

@@ -6,7 +6,6 @@ encoder, and can be run for any number of captions. `onnx.json` describes inputs
 
 import contextlib
 import io
-import json
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from ppmn.config import ResNetConfig
 from ppmn.errors import InputError
-from ppmn.files import make_folder, replacing
+from ppmn.files import make_folder, replacing, write_json
 from ppmn.model.network import PPMN, PixelFeatures
 
 _OPSET = 20
@@ -74,8 +73,7 @@ def export_onnx(model: PPMN, folder: Path) -> list[Path]:
     model = model.cpu().eval()
     pixels = export_image(model, files[0])
     export_phrases(model, pixels, files[1])
-    with replacing(files[2]) as part:
-        part.write_text(json.dumps(_description(model), indent=2) + "\n", encoding="utf-8")
+    write_json(files[2], _description(model), indent=2)
     return files
 
 

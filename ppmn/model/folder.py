@@ -169,22 +169,15 @@ def copy_tensors(
     expected = model.state_dict()
     missing = [name for name in expected if name not in tensors and not name.startswith(optional)]
     extra = [name for name in tensors if name not in expected]
+    shared = [name for name in tensors if name in expected]
     misshapen = [
-        f"{name} {tuple(tensor.shape)} for {tuple(expected[name].shape)}"
-        for name, tensor in tensors.items()
-        if name in expected and tensor.shape != expected[name].shape
+        f"{name} {tuple(tensors[name].shape)} for {tuple(expected[name].shape)}"
+        for name in shared
+        if tensors[name].shape != expected[name].shape
     ]
-    other_kind = [
-        name
-        for name, tensor in tensors.items()
-        if name in expected and tensor.is_floating_point() != expected[name].is_floating_point()
-    ]
-    faults = {
-        "missing": missing,
-        "not expected": extra,
-        "of another shape": misshapen,
-        "of another kind of number": other_kind,
-    }
+    kinds = [n for n in shared if tensors[n].is_floating_point() != expected[n].is_floating_point()]
+    faults = {"missing": missing, "not expected": extra, "of another shape": misshapen}
+    faults["of another kind of number"] = kinds
     found = "; ".join(
         f"{len(names)} {fault} ({abbreviate(names)})" for fault, names in faults.items() if names
     )

@@ -1,6 +1,5 @@
 """The paper's ablation tables: one training run per cell and seed, one table per question."""
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from ppmn.data.panoptic import DataSpec
 from ppmn.evaluation.evaluate import evaluate, model_answers, open_narratives_of
 from ppmn.evaluation.figures import new_figure
 from ppmn.evaluation.metrics import SPLITS
-from ppmn.files import read_json, replacing
+from ppmn.files import read_json, replacing, write_json
 from ppmn.grounding.grounder import Grounder
 from ppmn.model.folder import load_model
 from ppmn.presets import override
@@ -78,8 +77,7 @@ def ablate(
 def _measure_cell(folder: Path, specs: Sequence[DataSpec], file: Path) -> None:
     grounder = Grounder(load_model(folder), name=folder.name)
     scores = evaluate(model_answers(grounder), open_narratives_of(specs)).metric.compute()
-    with replacing(file) as part:
-        part.write_text(json.dumps(scores.average_recall) + "\n", encoding="utf-8")
+    write_json(file, scores.average_recall)
 
 
 def _markdown(title: str, cells: dict[str, list[Recalls]]) -> str:

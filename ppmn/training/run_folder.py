@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ppmn.errors import InputError
-from ppmn.files import make_folder, read_json, replacing
+from ppmn.files import make_folder, read_json, replacing, write_json
 
 
 @dataclass
@@ -38,11 +38,8 @@ class RunFolder:
         file = self.folder / "train.json"
         wanted = json.loads(json.dumps(identity))
         if not file.is_file():
-            with replacing(file) as part:
-                part.write_text(json.dumps(wanted, indent=2) + "\n", encoding="utf-8")
-            return
-        found = read_json(file)
-        changed = sorted(_differences(found, wanted))
+            write_json(file, wanted, indent=2)
+        changed = sorted(_differences(read_json(file), wanted))
         if changed:
             shown = "; ".join(changed[:3])
             raise InputError(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_ground import drawn
+from support.grounding import drawn
 
 from ppmn.grounding.formats import save
 from ppmn.grounding.result import Grounding

@@ -20,7 +20,7 @@ from ppmn.cli import main
 from ppmn.config import DINOv2Config, ModelConfig, ResNetConfig
 from ppmn.convert.key_maps import detectron2_encoder
 from ppmn.errors import InputError
-from ppmn.evaluation.evaluate import released_size
+from ppmn.evaluation.evaluate import ppmn2022_sizes
 from ppmn.model.folder import save_model
 from ppmn.model.lcpa import blur
 from ppmn.model.losses import ppm_losses, total_loss
@@ -241,7 +241,7 @@ def test_missing_text_encoder_is_refused(source: str) -> None:
 
 def test_one_resize_rule_for_every_image_size() -> None:
     assert Preprocess(800, 1333).size(155, 430) == (481, 1333)
-    assert released_size(155, 430)[0] == (481, 1333)
+    assert ppmn2022_sizes(155, 430)[0] == (481, 1333)
     assert Preprocess(800, 1333).size(1, 5000) == (1, 1333)
 
 
