@@ -13,20 +13,20 @@ from ppmn.evaluation.metrics import average_recall
 
 
 def threshold_loop(ious: list[float]) -> float:
-    """The area under the recall curve as it is written down: one recall a threshold, then their sum."""
+    """The area under the recall curve as defined: one recall per threshold, then their sum."""
     recalls = [float(np.mean(np.asarray(ious) >= i * 1e-5)) for i in range(100_000)]
     return sum(1e-5 * recall for recall in recalls[:-1])
 
 
 def threshold_loop_on_array(ious: list[float]) -> float:
-    """The same with the list made an array once."""
+    """The same, with the list converted to an array only once."""
     array = np.asarray(ious)
     recalls = [float(np.mean(array >= i * 1e-5)) for i in range(100_000)]
     return sum(1e-5 * recall for recall in recalls[:-1])
 
 
 def timed(function: Callable[[], float], repeats: int) -> tuple[float, float]:
-    """Value and the least processor time of the repeats, in seconds."""
+    """The value, and the shortest processor time of the repeats in seconds."""
     times = []
     for _ in range(repeats):
         start = time.process_time()
@@ -38,7 +38,7 @@ def timed(function: Callable[[], float], repeats: int) -> tuple[float, float]:
 def main() -> None:
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     ious = np.random.default_rng(0).random(count).tolist()
-    average_recall(ious, "ppmn2022")  # builds its thresholds once
+    average_recall(ious, "ppmn2022")  # builds its table of thresholds
     slow = {"loop, list": timed(lambda: threshold_loop(ious), 1)}
     slow["loop, array"] = timed(lambda: threshold_loop_on_array(ious), 1)
     for name, (value, seconds) in slow.items():

@@ -98,7 +98,7 @@ def measure(
         ids, phrases = narrative.image.ids(), narrative.grounded
         truths = full_masks(ids, [p.segment_ids for p in phrases])
         encoded = grounder.encode(narrative.image.file)
-        responses = encoded.responses(narrative.caption, [(p.start, p.end) for p in phrases])
+        responses = encoded.raw_responses(narrative.caption, [(p.start, p.end) for p in phrases])
         for (relative, peak), threshold in product(settings, THRESHOLDS):
             maps = postprocess(
                 responses, threshold=threshold, relative_threshold=relative, hysteresis_peak=peak

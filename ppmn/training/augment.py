@@ -1,4 +1,4 @@
-"""Random changes to an image and its segments before it is narrated: pasted things, flips, crops, colours."""
+"""Random changes to an image and its segments before it is narrated: pasted things, flips, crops, colors."""
 
 from dataclasses import replace
 

@@ -112,7 +112,7 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
         return replace(full_size, short_side=short_side, long_side=long_side)
 
     def padded_size(self, epoch: int, number: int) -> Size:
-        """The size of a sample's image as the encoder gets it; a crop is not known here and not counted."""
+        """The size of a sample's image as the encoder gets it, before augmentation."""
         s, index = self.references[number % len(self)]
         image = self.sources[s].annotation(index)
         return self.model.image_encoder.padded_size(*self.preprocess(epoch).size(image.height, image.width))

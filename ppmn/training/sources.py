@@ -102,7 +102,7 @@ class Source:
             cropped, cropped_ids = image, ids
             narrated = self._narrate(annotation, ids, image, rng, *counts)
         phrases = tuple(p for p in narrated.phrases if p.segment_ids or p.absent)
-        jittered = color_jitter(cropped, image_rng, augment.color_jitter)  # narrated in its own colours
+        jittered = color_jitter(cropped, image_rng, augment.color_jitter)  # narratives name colors
         ignore_ids, augmented = self.ignore_ids(annotation), augment != Augment()
         return TrainingSample(
             annotation, jittered, cropped_ids, narrated.caption, phrases, ignore_ids, augmented

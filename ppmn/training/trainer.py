@@ -221,7 +221,7 @@ class Trainer:
         self.average.update(self.progress.total)
 
     def evaluate(self, held_out: Mapping[str, Sequence[Narrative]]) -> None:
-        """Measure on the images held out; the best network so far is kept."""
+        """Measure on the images held out; the best network so far is saved."""
         progress, main = self.progress, is_main_process()
         self.model.eval()
         with self.average.applied():

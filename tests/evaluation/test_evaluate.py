@@ -57,14 +57,14 @@ def narrative(image: int, utterances: list[str]) -> dict[str, Any]:
 def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PPMN_CACHE", str(tmp_path / "cache"))
     folder = tmp_path / "tiny"
-    photos, pngs = folder / "images/val", folder / "annotations/panoptic_segmentation/val"
-    photos.mkdir(parents=True)
+    images_folder, pngs = folder / "images/val", folder / "annotations/panoptic_segmentation/val"
+    images_folder.mkdir(parents=True)
     pngs.mkdir(parents=True)
     images, annotations = [], []
     for shift, image in enumerate(IMAGES):
         ids = pixels(5 * shift)
         Image.fromarray(np.stack([ids, 0 * ids, 0 * ids], -1)).save(pngs / f"{image}.png")
-        Image.fromarray(np.stack([ids, 40 * ids, 50 * ids], -1)).save(photos / f"{image}.png")
+        Image.fromarray(np.stack([ids, 40 * ids, 50 * ids], -1)).save(images_folder / f"{image}.png")
         images.append({"id": image, "file_name": f"{image}.png", "height": HEIGHT, "width": WIDTH})
         segments = [
             {"id": i, "category_id": 2 if i == 4 else 1, "area": 9, "bbox": [0, 0, 9, 9], "iscrowd": 0}
@@ -168,7 +168,7 @@ def test_empty_truth_is_counted_apart(root, load, capsys):
     assert "1 phrases have an empty ground truth, in no figure above" in capsys.readouterr().out
     released = run(root, "--model", "truth", "--protocol", "ppmn2022")
     assert released["phrases"]["overall"] == 11
-    assert released["overall"] == pytest.approx(100 * 10 / 11, abs=0.01)  # nothing for nothing is a miss
+    assert released["overall"] == pytest.approx(100 * 10 / 11, abs=0.01)  # both empty is a miss
 
 
 def test_absent_phrases_have_an_empty_truth(root, load):
@@ -323,7 +323,7 @@ def test_comparison_curves_and_worst(root, load, tmp_path, capsys):
     assert "only runs of one protocol" in capsys.readouterr().err
 
 
-def test_sheet_shows_each_mask_in_the_colour_of_its_phrase(tmp_path):
+def test_sheet_shows_each_mask_in_the_color_of_its_phrase(tmp_path):
     image, left = Image.new("RGB", (360, 100), "white"), np.zeros((10, 36), bool)
     left[:, :18] = True
     sheet([SheetRow(image, "left and right", [(0, 4), (9, 14)], [left, ~left], [left])], tmp_path / "s.png")

@@ -45,7 +45,7 @@ def quarter_scale(gt: torch.Tensor, resized: tuple[int, int], padded: tuple[int,
     return F.interpolate(big, scale_factor=0.25, mode="bilinear", align_corners=False)[0] > 0
 
 
-def test_released_protocol_gives_the_authors_numbers(eval_set):
+def test_ppmn2022_gives_the_authors_numbers(eval_set):
     meta, tensors = eval_set
     metric, expected = AverageRecall("ppmn2022"), []
     for number, image in enumerate(meta["images"]):
@@ -77,14 +77,14 @@ def test_released_protocol_gives_the_authors_numbers(eval_set):
     assert (scores.empty, scores.empty_found) == (2, 1)
 
 
-def test_released_lists_give_the_authors_values(eval_set):
+def test_ppmn2022_gives_the_authors_values_of_lists(eval_set):
     for name, case in eval_set[0]["average_accuracy_lists"].items():
         assert average_recall(case["ious"], "ppmn2022") == pytest.approx(case["AA"], abs=1e-9), name
 
 
-@pytest.mark.parametrize("edge", [0.0, 1e-5, 0.1, 0.25, 0.3, 0.29999999, 0.5, 0.57, 0.99998, 0.99999, 1.0])
-def test_closed_form_is_the_loop_at_the_edges(edge):
-    assert average_recall([edge], "ppmn2022") == pytest.approx(threshold_loop([edge]), abs=1e-10)
+@pytest.mark.parametrize("value", [0.0, 1e-5, 0.1, 0.25, 0.3, 0.29999999, 0.5, 0.57, 0.99998, 0.99999, 1.0])
+def test_closed_form_is_the_loop_at_thresholds(value):
+    assert average_recall([value], "ppmn2022") == pytest.approx(threshold_loop([value]), abs=1e-10)
 
 
 @settings(max_examples=8, deadline=None)
@@ -96,14 +96,14 @@ def test_mean_iou_is_the_threshold_loop(ious):
 
 
 @given(ious_lists)
-def test_curve_falls_from_one_and_its_area_is_the_average_recall(ious):
+def test_curve_falls_and_its_area_is_the_average_recall(ious):
     curve = recall_curve(ious)
     assert curve[0] == 1 and curve == sorted(curve, reverse=True)
     assert curve[50] == pytest.approx(np.mean(np.array(ious) >= 0.5))
     assert np.mean(curve[1:]) <= average_recall(ious) + 1e-9 <= np.mean(curve[:-1]) + 0.01
 
 
-def test_nan_is_left_out_in_full_and_a_miss_in_released():
+def test_nan_is_left_out_in_full_and_a_miss_in_ppmn2022():
     assert average_recall([0.2, math.nan, 0.8]) == pytest.approx(0.5)
     assert average_recall([0.2, math.nan, 0.8], "ppmn2022") == pytest.approx(1 / 3, abs=1e-5)
     assert recall_curve([0.2, math.nan])[0] == 0.5
@@ -122,7 +122,7 @@ def measure(rows, protocol="full", keys=None) -> AverageRecall:
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(phrases, max_size=12), st.integers(1, 4), st.randoms(), st.sampled_from(["full", "ppmn2022"]))
-def test_merging_in_any_way_is_exact(rows, parts, rand: random.Random, protocol):
+def test_merging_is_exact(rows, parts, rand: random.Random, protocol):
     whole = measure(rows, protocol).compute()
     keys = list(range(len(rows)))
     rand.shuffle(keys)
@@ -135,7 +135,7 @@ def test_merging_in_any_way_is_exact(rows, parts, rand: random.Random, protocol)
     assert merged.compute() == whole
 
 
-def test_empty_truth_is_reported_apart_and_no_prediction_is_zero():
+def test_empty_truth_is_counted_apart_and_a_missing_prediction_is_zero():
     full, none = np.ones((2, 2), bool), np.zeros((2, 2), bool)
     metric = AverageRecall()
     metric.update(0, full, full, thing=True, plural=False)
@@ -156,7 +156,7 @@ def test_empty_truth_is_reported_apart_and_no_prediction_is_zero():
     assert metric.compute().average_recall["overall"] is None
 
 
-def test_bad_masks_and_a_phrase_measured_twice_are_refused():
+def test_bad_masks_and_conflicting_scores_are_refused():
     metric, mask = AverageRecall(), np.ones((2, 2), bool)
     with pytest.raises(InputError, match=r"\(3, 2\).*\(2, 2\)"):
         iou(np.ones((3, 2), bool), mask)
@@ -179,11 +179,11 @@ def test_bootstrap_covers_the_mean_it_estimates():
     assert 85 <= inside <= 100
 
 
-def test_phrases_of_one_photo_do_not_make_the_interval_narrower():
+def test_phrases_of_one_image_do_not_make_the_interval_narrower():
     rng = np.random.default_rng(2)
-    photos = rng.normal(size=30)
-    values, groups = np.repeat(photos, 20), np.repeat(np.arange(30), 20).tolist()
+    images = rng.normal(size=30)
+    values, groups = np.repeat(images, 20), np.repeat(np.arange(30), 20).tolist()
     apart, together = bootstrap(values), bootstrap(values, groups)
-    alone = bootstrap(photos)
+    alone = bootstrap(images)
     assert together.high - together.low == pytest.approx(alone.high - alone.low, rel=0.1)
     assert apart.high - apart.low < 0.5 * (together.high - together.low)

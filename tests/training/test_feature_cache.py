@@ -48,14 +48,14 @@ def test_cache_runs_frozen_encoders_once_and_keeps_the_losses(
     scenes: Path, text: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plain = cached_run(frozen(text, trained), trained, scenes, tmp_path / "plain", None)
-    kept = cached_run(frozen(text, trained), trained, scenes, tmp_path / "kept", tmp_path / "cache")
+    cached = cached_run(frozen(text, trained), trained, scenes, tmp_path / "cached", tmp_path / "cache")
     assert "will take up to" in capsys.readouterr().out
-    losses = [[run.step(items(run, epoch), 10)["loss"] for epoch in (0, 0)] for run in (plain, kept)]
+    losses = [[run.step(items(run, epoch), 10)["loss"] for epoch in (0, 0)] for run in (plain, cached)]
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
     calls: list[int] = []
-    for encoder in (kept.model.image_encoder, kept.model.text_encoder.bert):
+    for encoder in (cached.model.image_encoder, cached.model.text_encoder.bert):
         encoder.register_forward_hook(lambda *_: calls.append(1))
-    kept.step(items(kept), 10)
+    cached.step(items(cached), 10)
     assert not calls
     again = cached_run(frozen(text, trained), trained, scenes, tmp_path / "again", tmp_path / "cache")
     assert [again.step(items(again, 0), 10)["loss"] for _ in range(2)] == losses[
@@ -177,9 +177,9 @@ def test_copies_have_other_narratives_and_fixed_augmentation(
     places = [(epoch, number) for number in (0, len(run.data)) for epoch in (0, 1)]
     found = [run.data[place] for place in places]
     items = [item for item in found if isinstance(item, Item)]
-    whole, images = plain.data[(0, 0)], [item.image for item in items if item.image is not None]
-    assert isinstance(whole, Item) and whole.image is not None and len(images) == 4
-    assert torch.equal(images[0], whole.image) and torch.equal(images[0], images[1])
+    unchanged, images = plain.data[(0, 0)], [item.image for item in items if item.image is not None]
+    assert isinstance(unchanged, Item) and unchanged.image is not None and len(images) == 4
+    assert torch.equal(images[0], unchanged.image) and torch.equal(images[0], images[1])
     assert torch.equal(images[2], images[3]) and not torch.equal(images[0], images[2])
     assert len({item.tokens.ids for item in items}) == 4
     image_inputs(items, run.model, run.data.caches.image, torch.device("cpu"))
