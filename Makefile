@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 demo: .venv
 	$(BIN)/python -m ppmn.demo
 
-test: .venv lint
+test: .venv lint docs
 	$(BIN)/python -m pytest -rs
 	@for name in chromium chromium-browser google-chrome; do command -v $$name >/dev/null && exit 0; done; \
 	echo "The browser tests did not run: there is no chromium (make browser installs it)."
