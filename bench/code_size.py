@@ -2,8 +2,8 @@
 
 python -m bench.code_size OLD NEW
 
-OLD and NEW are folders that hold `ppmn/`, or git revisions. Counted are lines with code on them, tokens, and the
-characters of the tokens: tokens depend neither on how lines are wrapped nor on the length of names.
+OLD and NEW are folders that hold `ppmn/`, or git revisions. Counted are lines with code on them, tokens, and
+the characters of tokens: tokens depend neither on how lines are wrapped nor on the length of names.
 """
 
 import argparse
