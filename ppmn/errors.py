@@ -2,4 +2,11 @@
 
 
 class InputError(ValueError):
-    """What was handed in cannot be used; the message is one sentence that names the value and the limit."""
+    """An input cannot be used; the message is one sentence that names the value and the limit.
+
+    Examples:
+        >>> import ppmn
+        >>> ppmn.load("no such model")
+        Traceback (most recent call last):
+        ppmn.errors.InputError: no such model is neither a model folder nor a shipped model (compact)
+    """

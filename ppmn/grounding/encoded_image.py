@@ -83,6 +83,14 @@ class EncodedImage:
 
         Raises:
             InputError: The threshold is not between 0 and 1.
+
+        Examples:
+            >>> import numpy as np
+            >>> import ppmn
+            >>> from ppmn.phrases.caption import parse_caption
+            >>> encoded = ppmn.load("compact", device="cpu").encode(np.zeros((48, 64, 3), np.uint8))
+            >>> len(encoded.ground_phrases(parse_caption("a dog and a cat")))
+            2
         """
         if threshold is None:
             threshold = self.model.config.threshold
@@ -108,18 +116,73 @@ class EncodedImage:
 
     @torch.inference_mode()
     def maps(self, caption: str, spans: Sequence[Span]) -> tuple[Queries, Maps]:
-        """The raw matching maps of every round, (M, H, W) for the M queries of the spans."""
+        """The raw matching maps H of every round, for research.
+
+        Args:
+            caption: A text of any length, without brackets.
+            spans: Start and end of each phrase in characters.
+
+        Returns:
+            The M queries of the spans, and L + 1 maps (M, H, W) with the pixels of each round.
+
+        Raises:
+            InputError: The text encoder has no word piece for a span.
+
+        Examples:
+            >>> import numpy as np
+            >>> import ppmn
+            >>> encoded = ppmn.load("compact", device="cpu").encode(np.zeros((48, 64, 3), np.uint8))
+            >>> queries, maps = encoded.maps("a dog", [(2, 5)])
+            >>> len(maps.H)
+            3
+        """
         text_encoder = self.model.text_encoder
         queries = text_encoder([text_encoder.tokenize(caption, spans)])
         return queries, self.model.head.ground(self.pixels, queries.vectors, queries.counts)
 
     def raw_responses(self, caption: str, spans: Sequence[Span]) -> Map:
-        """Probabilities of each span at the network's stride, (P, H, W), before post-processing."""
+        """Probabilities of each span at the network's stride, before post-processing.
+
+        Args:
+            caption: As in `maps`.
+            spans: As in `maps`.
+
+        Returns:
+            One map per span, (P, H, W).
+
+        Raises:
+            InputError: As in `maps`.
+
+        Examples:
+            >>> import numpy as np
+            >>> import ppmn
+            >>> encoded = ppmn.load("compact", device="cpu").encode(np.zeros((48, 64, 3), np.uint8))
+            >>> encoded.raw_responses("a dog", [(2, 5)]).shape
+            (1, 84, 112)
+        """
         queries, maps = self.maps(caption, spans)
         return _probabilities(queries, maps.H[-1])
 
     def responses(self, caption: str, spans: Sequence[Span]) -> Map:
-        """Probabilities of each span at the network's stride, (P, H, W)."""
+        """Probabilities of each span at the network's stride, post-processed as the model asks.
+
+        Args:
+            caption: As in `maps`.
+            spans: As in `maps`.
+
+        Returns:
+            One map per span, (P, H, W).
+
+        Raises:
+            InputError: As in `maps`.
+
+        Examples:
+            >>> import numpy as np
+            >>> import ppmn
+            >>> encoded = ppmn.load("compact", device="cpu").encode(np.zeros((48, 64, 3), np.uint8))
+            >>> encoded.responses("a dog", [(2, 5)]).max() <= 1
+            np.True_
+        """
         return self._postprocess(self.raw_responses(caption, spans))
 
     def _postprocess(self, responses: Map) -> Map:

@@ -216,13 +216,25 @@ class Grounder:
         ]
 
     def response_maps(self, image: ImageInput, caption: str, spans: Sequence[Span]) -> Iterator[Map]:
-        """Post-processed probabilities of each span, in the image's own size, one at a time."""
+        """Post-processed probabilities of each span in the image's own size, computed one at a time.
+
+        Args:
+            image: An image as `encode` takes it.
+            caption: A text of any length, without brackets.
+            spans: Start and end of each phrase in characters.
+
+        Yields:
+            One map per span, (height, width).
+
+        Raises:
+            InputError: The image cannot be read, or the text encoder has no word piece for a span.
+        """
         encoded = self.encode(image)
         for response in encoded.responses(caption, spans):
             yield encoded.geometry.response(response)
 
     def quarter_maps(self, image: ImageInput, caption: str, spans: Sequence[Span]) -> Iterator[Map]:
-        """Probabilities of each span at a quarter of the padded input, as the authors' code measures them."""
+        """As `response_maps`, but at a quarter of the padded input, as the authors' code measures."""
         queries, maps = self.encode(image).maps(caption, spans)
         H = fn.interpolate(maps.H[-1][None], scale_factor=2.0, mode="bilinear")[0]
         yield from queries.phrase_maps(H.sigmoid()).cpu().numpy()
