@@ -66,6 +66,23 @@ class TextConfig:
 
 
 @dataclass(frozen=True)
+class PointingConfig:
+    """Point and draw, one more round that chooses between instances; it goes beyond the paper."""
+
+    channels: int = 256  # of image tokens and phrase vectors; a multiple of 8
+    image_layers: int = 2  # of self-attention among the tokens of an image
+    phrase_layers: int = 3  # in which the words of a caption attend to each other and to the image
+    features: int = 32  # channels of the pixels that filters draw on; a multiple of 4
+
+    def __post_init__(self) -> None:
+        _at_least(self, 0, "image_layers", "phrase_layers")
+        for name, multiple in (("channels", 8), ("features", 4)):
+            value = getattr(self, name)
+            if value < 1 or value % multiple:
+                raise InputError(f"pointing.{name} is {value}; it must be a multiple of {multiple}")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """One PPMN. The defaults are the released network."""
 
@@ -83,6 +100,7 @@ class ModelConfig:
     aggregation: Aggregation = "mca"
     dice: Dice = "squared"
     count_padding: bool = True  # as the authors do; False: padding changes nothing
+    pointing: PointingConfig | None = None  # None: the paper's network
     threshold: float = 0.5
     relative_threshold: float = 0.0  # fraction of a phrase's highest response that bounds its mask; 0: off
     hysteresis_peak: float = 0.0  # fraction of that response that each part of a mask must reach; 0: off
@@ -104,6 +122,8 @@ class ModelConfig:
             )
         _at_least(self, 0, "rounds", "pixels")
         _at_least(self, 1, "short_side", "long_side")
+        if self.pointing and (self.count_padding or self.query == "word"):
+            raise InputError("pointing needs count_padding false and one query per phrase (query phrase)")
 
     def save(self, file: Path) -> None:
         """Write the configuration as JSON."""
@@ -134,6 +154,7 @@ class Augment:
     color_jitter: float = 0.0  # largest relative change of brightness, contrast and saturation
     max_pasted: int = 0  # things of another image of the source that are pasted, 0 to so many
     fixed: bool = False  # the first copy unchanged; further copies (weight > 1) the same in every epoch
+    mirror: bool = False  # half of the samples mirrored, captions too; with a cache its features are mirrored
 
 
 @dataclass(frozen=True)
@@ -157,6 +178,7 @@ class TrainConfig:
     max_grad_norm: float = 0.0  # 0: no clipping
     ema_decay: float = 0.0  # of an exponential moving average of the weights, 0: none
     text_dropout: bool = True  # while training, also in a frozen text encoder
+    freeze_embeddings: bool = False  # of the text encoder's words, also where the rest of it is trained
     negative_phrases: int = 0  # per narrative: phrases for what is not in the image
     narratives_per_image: int = 1  # generated each time an image is seen
     augment: Augment = field(default_factory=Augment)
@@ -194,6 +216,8 @@ def checked(kind: Any, value: Any, where: str) -> Any:
     """A JSON value as the type of its field, or an error that names the field and the value."""
     if kind is ImageConfig:
         kind = DINOv2Config if isinstance(value, dict) and value.get("kind") == "dinov2" else ResNetConfig
+    if kind == PointingConfig | None:
+        return None if value is None else from_dict(PointingConfig, value, where)
     if hasattr(kind, "__dataclass_fields__"):
         return from_dict(kind, value, where)
     if get_origin(kind) is tuple:

@@ -136,9 +136,8 @@ class EncodedImage:
             >>> len(maps.H)
             3
         """
-        text_encoder = self.model.text_encoder
-        queries = text_encoder([text_encoder.tokenize(caption, spans)])
-        return queries, self.model.head.ground(self.pixels, queries.vectors, queries.counts)
+        maps, queries = self.model.ground(self.pixels, [self.model.text_encoder.tokenize(caption, spans)])
+        return queries, maps
 
     def raw_responses(self, caption: str, spans: Sequence[Span]) -> Map:
         """Probabilities of each span at the network's stride, before post-processing.

@@ -18,7 +18,7 @@ from ppmn.images import ImageInput, read_image
 from ppmn.model.folder import load_model, model_folder
 from ppmn.model.network import PPMN, PixelFeatures
 from ppmn.model.preprocess import Preprocess
-from ppmn.model.pyramid import ValidSizes
+from ppmn.model.pyramid import group_by_shape
 from ppmn.phrases.caption import parse_caption
 from ppmn.types import Map, Span
 
@@ -245,16 +245,22 @@ class Grounder:
         for first in range(0, len(images), step):
             batch = [read_image(image) for image in images[first : first + step]]
             resized = [self.preprocess(image) for image in batch]
-            with torch.inference_mode():
-                with torch.autocast("cpu", torch.bfloat16, enabled=self._uses_bfloat16()):
-                    pyramid = self.model.image_encoder(resized)
-                pixels = self.model.head.encode(pyramid.float())
-            for index, (image, tensor) in enumerate(zip(batch, resized, strict=True)):
-                source = images[first + index]
+            encoded: dict[int, PixelFeatures] = {}
+            for numbers in group_by_shape(resized):  # no padding, which would cost time and memory
+                pixels = self._pixels([resized[number] for number in numbers])
+                encoded |= {number: pixels.single(row) for row, number in enumerate(numbers)}
+            for number, (image, tensor) in enumerate(zip(batch, resized, strict=True)):
+                source = images[first + number]
                 name = str(source) if isinstance(source, str | Path) else None
                 geometry = self._geometry(image, tensor)
-                own = _single(pixels, index, geometry)
-                yield EncodedImage(image, name, self.name, self.model, geometry, own)
+                yield EncodedImage(image, name, self.name, self.model, geometry, encoded[number])
+
+    @torch.inference_mode()
+    def _pixels(self, resized: Sequence[Tensor]) -> PixelFeatures:
+        """The image side of the network for images of one size."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self._uses_bfloat16()):
+            pyramid = self.model.image_encoder(resized)
+        return self.model.head.encode(pyramid.float())
 
     def _uses_bfloat16(self) -> bool:
         config = self.model.config.image
@@ -273,11 +279,3 @@ def has_bfloat16() -> bool:
     """Whether the processor has bfloat16 instructions; without them bfloat16 is slower than float32."""
     known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing before torch 2.8
     return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
-
-
-def _single(pixels: PixelFeatures, index: int, geometry: MapGeometry) -> PixelFeatures:
-    """The features of one image of a batch, without the batch padding."""
-    height, width = geometry.map_size
-    rounds = tuple(F[index : index + 1, :, :height, :width].contiguous() for F in pixels.rounds)
-    valid = pixels.valid_sizes and ValidSizes(((height, width),), pixels.valid_sizes.stride)
-    return PixelFeatures(rounds, valid)

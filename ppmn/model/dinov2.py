@@ -67,7 +67,7 @@ class Double(nn.Module):
 
 
 class Adapter(nn.Module):
-    """Patch tokens of a few layers -> p2..p5 at strides of a quarter, half, one and two patches."""
+    """Patch tokens of a few layers, normed, and p2..p5 at strides of a quarter, half, one and two patches."""
 
     def __init__(self, layers: int, channels: int) -> None:
         super().__init__()
@@ -77,14 +77,15 @@ class Adapter(nn.Module):
         self.four = nn.Sequential(Double(channels, channels), norm, nn.GELU(), Double(channels, channels))
         self.two = Double(channels, channels)
 
-    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         batch, _, _, height, width = tokens.shape  # (B, layers, 384, h, w)
         rows = tokens.flatten(3).transpose(2, 3)  # (B, layers, h w, 384)
         rows = torch.cat([norm(rows[:, n]) for n, norm in enumerate(self.norms)], -1)
         p2, p3, p4, p5 = (
             project(rows).transpose(1, 2).view(batch, -1, height, width) for project in self.lateral
         )
-        return self.four(p2), self.two(p3), p4, fn.max_pool2d(p5, 2)
+        own_tokens = rows.transpose(1, 2).unflatten(2, (height, width))  # (B, layers 384, h, w)
+        return self.four(p2), self.two(p3), p4, fn.max_pool2d(p5, 2), own_tokens
 
 
 class DINOv2FPN(nn.Module):
@@ -98,6 +99,7 @@ class DINOv2FPN(nn.Module):
     def __init__(self, config: DINOv2Config) -> None:
         super().__init__()
         self.config, self.channels = config, config.channels
+        self.token_channels = len(config.layers) * _WIDTH
         self.vit = Dinov2Model(VIT_CONFIG)
         self.vit.load_state_dict({name: value.float() for name, value in read_base().items()}, assign=True)
         self.adapter = Adapter(len(config.layers), config.channels)
@@ -127,7 +129,7 @@ class DINOv2FPN(nn.Module):
             for row, index in enumerate(indices):
                 tokens = [states[layer][row, 1:].T.unflatten(1, grid) for layer in self.feature_layers]
                 own = {"tokens": torch.stack(tokens)}  # (layers, 384, h, w)
-                if self.config.trainable_blocks:
+                if self.trained_blocks:
                     own["class"] = states[-1][row, 0]  # (384,)
                 features[index] = own
         return [features[index] for index in range(len(images))]
@@ -137,14 +139,14 @@ class DINOv2FPN(nn.Module):
         single: dict[int, tuple[Tensor, ...]] = {}
         for indices in group_by_shape([image["tokens"] for image in features]):
             tokens = torch.stack([features[i]["tokens"] for i in indices])  # (B, layers, 384, h, w)
-            if self.config.trainable_blocks:
+            if self.trained_blocks:
                 tokens = self.finish(tokens, torch.stack([features[i]["class"] for i in indices]))
             levels = self.adapter(tokens)
             single |= zip(indices, zip(*(level.unbind() for level in levels), strict=True), strict=True)
         return Pyramid.of([single[index] for index in range(len(features))])
 
     def finish(self, tokens: Tensor, class_token: Tensor) -> Tensor:
-        """Run the trainable blocks: tokens of `feature_layers` -> tokens of `config.layers`."""
+        """Run the trained blocks: tokens of `feature_layers` -> tokens of `config.layers`."""
         grid, last = tokens.shape[3:], tokens[:, -1].flatten(2).transpose(1, 2)  # (B, h w, 384)
         states = _run_blocks(self.trainable, torch.cat([class_token[:, None], last], 1))
         by_layer = dict(zip(self.feature_layers, tokens.unbind(1), strict=True))
@@ -155,21 +157,25 @@ class DINOv2FPN(nn.Module):
     @property
     def frozen(self) -> nn.ModuleList:
         """The embeddings and the blocks that are never trained."""
-        return nn.ModuleList(
-            [self.vit.embeddings, *self.vit.encoder.layer[: _DEPTH - self.config.trainable_blocks]]
-        )
+        return nn.ModuleList([self.vit.embeddings, *self.vit.encoder.layer[: _DEPTH - self.trained_blocks]])
 
     @property
     def trainable(self) -> nn.ModuleList:
-        """The last blocks, which are trained with the pyramid."""
+        """The last blocks, which may be trained with the pyramid."""
         return self.vit.encoder.layer[_DEPTH - self.config.trainable_blocks :]
+
+    @property
+    def trained_blocks(self) -> int:
+        """How many of the last blocks take gradients; the others belong to the frozen part."""
+        takes_gradients = any(p.requires_grad for p in self.trainable.parameters())
+        return self.config.trainable_blocks if takes_gradients else 0
 
     @property
     def feature_layers(self) -> tuple[int, ...]:
         """Layers whose tokens `features` returns: chosen ones, and the input of the trainable blocks."""
-        last = _DEPTH - self.config.trainable_blocks
+        last = _DEPTH - self.trained_blocks
         chosen = {layer for layer in self.config.layers if layer <= last}
-        return tuple(sorted(chosen | ({last} if self.config.trainable_blocks else set())))
+        return tuple(sorted(chosen | ({last} if self.trained_blocks else set())))
 
     def frozen_part(self) -> tuple[nn.Module, str]:
         """The module that `features` runs, and what else decides its output; the adapter does not."""
@@ -178,7 +184,7 @@ class DINOv2FPN(nn.Module):
     def feature_count(self, height: int, width: int) -> int:
         """How many numbers `features` returns for a resized image of this size."""
         tokens = len(self.feature_layers) * (height // _PATCH) * (width // _PATCH)
-        return _WIDTH * (tokens + (1 if self.config.trainable_blocks else 0))
+        return _WIDTH * (tokens + (1 if self.trained_blocks else 0))
 
 
 def read_base() -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""BCE and Dice losses of all rounds (sections 3.2 and 3.3)."""
+"""BCE and Dice losses of all rounds (sections 3.2 and 3.3), and the loss of pointing."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ import torch.nn.functional as fn
 from torch import Tensor
 
 from ppmn.config import Dice, ModelConfig
+from ppmn.model.pointing import Pointed
 
 
 @dataclass(frozen=True)
@@ -68,3 +69,17 @@ def total_loss(losses: Sequence[RoundLoss]) -> Tensor:
     """The sum over all rounds, the last one included."""
     rounds = [loss.bce + loss.dice for loss in losses]  # eq. 9
     return torch.stack(rounds).sum()  # eq. 16
+
+
+def point_loss(pointed: Pointed, inside: Tensor, absent: Tensor, queries: float | None = None) -> Tensor:
+    """The mean over queries of minus the log of the softmax mass inside the mask.
+
+    `inside` (M, n) says how much of each token the mask covers; the mass of an `absent` (M,) query belongs
+    into the slot "nowhere". A query with neither mask nor absence does not count.
+    """
+    logits = torch.cat([pointed.logits, pointed.nowhere[:, None]], 1)  # (M, n + 1)
+    wanted = torch.cat([inside, absent[:, None].to(inside.dtype)], 1)
+    counted = wanted.amax(1) > 0
+    inner = (logits[counted] + wanted[counted].log()).logsumexp(1)  # of the mass that is wanted
+    loss = logits[counted].logsumexp(1) - inner
+    return loss.sum() / max(len(logits) if queries is None else queries, 1)

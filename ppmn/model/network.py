@@ -1,14 +1,16 @@
 """The pixel-phrase matching network; `Head` follows section 3 of the paper."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from ppmn.config import ModelConfig
 from ppmn.model.lcpa import PaperRound, ReleasedRound, compatible_pixels, sample
 from ppmn.model.matching import LinearProjection, PixelProjection, match
 from ppmn.model.neck import SemanticFPN
+from ppmn.model.pointing import Pointed, Pointing, TokenFeatures
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import Features, ImageEncoder, Pyramid, ValidSizes
 from ppmn.model.text import Queries, TextEncoder, Tokens
@@ -20,20 +22,42 @@ class PixelFeatures:
 
     rounds: tuple[Tensor, ...]  # L + 1 of (B, C, H, W)
     valid_sizes: ValidSizes | None = None  # at F; None: padding counts as image
+    tokens: TokenFeatures | None = None  # None: the network does not point
+
+    def single(self, index: int) -> "PixelFeatures":
+        """The features of one image of a batch without padding."""
+        rounds = tuple(F[index : index + 1] for F in self.rounds)
+        sizes = self.valid_sizes and replace(
+            self.valid_sizes, sizes=self.valid_sizes.sizes[index : index + 1]
+        )
+        return PixelFeatures(rounds, sizes, self.tokens and self.tokens.single(index))
 
 
 @dataclass(frozen=True)
 class Maps:
-    """Raw matching maps of every round, and the pixels that each round aggregated."""
+    """Raw matching maps of every round, and the pixels that each round aggregated.
+
+    A network that points has one map more, the drawn one.
+    """
 
     H: list[Tensor]  # L + 1 of (M, H, W)
     indices: list[Tensor]  # H_index, L of (M, S), flat
+    pointed: Pointed | None = None
+    points: Tensor | None = None  # (M,), flat indices of the tokens that the last map is drawn from
+    objects: Tensor | None = None  # (M, H, W), the objects at these tokens; only while training
+
+    @property
+    def presence(self) -> Tensor | None:
+        """The logit that what a query names is in the image, (M,); None: the network does not say."""
+        return None if self.pointed is None else self.pointed.presence
 
 
 class Head(nn.Module):
-    """Neck, matching and LCPA rounds: from a feature pyramid and query vectors to maps."""
+    """Neck, matching, LCPA rounds and pointing: from a feature pyramid and query vectors to maps."""
 
-    def __init__(self, channels_v: int, channels_r: int, config: ModelConfig) -> None:
+    def __init__(
+        self, channels_v: int, channels_r: int, config: ModelConfig, channels_t: int | None = None
+    ) -> None:
         super().__init__()
         C, L, released = config.channels, config.rounds, config.variant == "released"
         self.config = config
@@ -45,6 +69,9 @@ class Head(nn.Module):
         )
         self.project_phrases = nn.Linear(channels_r, C, bias=released)
         self.rounds = nn.ModuleList((ReleasedRound if released else PaperRound)(config) for _ in range(L))
+        self.pointing: Pointing | None = None
+        if config.pointing:
+            self.pointing = Pointing(channels_t or channels_v, channels_v, channels_r, config.pointing)
 
     def forward(self, pyramid: Pyramid, phrases: Tensor, counts: Sequence[int]) -> Maps:
         """Maps of all queries: `counts[b]` rows of `phrases` (M, C_r) belong to image b."""
@@ -58,7 +85,8 @@ class Head(nn.Module):
         pixels = first(F, mask)  # eq. 1, F^, (B, C, H, W)
         source = pixels if self.config.variant == "released" else F
         rounds = (pixels, *(project(source, mask) for project in later))
-        return PixelFeatures(rounds, valid_sizes and valid_sizes.at(stride=2))
+        tokens = self.pointing.encode(pyramid, F) if self.pointing else None
+        return PixelFeatures(rounds, valid_sizes and valid_sizes.at(stride=2), tokens)
 
     def ground(
         self,
@@ -66,8 +94,12 @@ class Head(nn.Module):
         phrases: Tensor,
         counts: Sequence[int],
         given: Sequence[Tensor | None] | None = None,
+        inside: Tensor | None = None,
     ) -> Maps:
-        """The phrase side; `given` indices replace the selected ones, round by round."""
+        """The phrase side; `given` indices replace the selected ones, round by round.
+
+        While training, `inside` (M, n) says how much of each token the true mask of a query covers.
+        """
         R = self.project_phrases(phrases)  # R^0, the other half of that equation, (M, C)
         H = match(R, pixels.rounds[0], counts)  # H^0, (M, H, W)
         maps = Maps([H], [])
@@ -84,7 +116,40 @@ class Head(nn.Module):
             R, projected = refine(R, context, missing)  # R^(l+1), (M, C)
             H = match(projected, F, counts)  # H^(l+1)
             maps.H.append(H)
-        return maps
+        if self.pointing is None or pixels.tokens is None:
+            return maps
+        return self.point_and_draw(self.pointing, maps, pixels.tokens, phrases, counts, inside)
+
+    def point_and_draw(
+        self,
+        pointing: Pointing,
+        maps: Maps,
+        tokens: TokenFeatures,
+        phrases: Tensor,
+        counts: Sequence[int],
+        inside: Tensor | None,
+    ) -> Maps:
+        """One more map, drawn from the token that a query points at; in training from one in its mask."""
+        pointed = pointing.point(phrases, tokens, counts)
+        points = pointed.logits.argmax(1) if inside is None else tokens_inside(pointed.logits, inside)
+        drawn = pointing.draw(points, pointed.phrases, maps.H[-1], tokens, counts)
+        objects = None if inside is None else pointing.draw_objects(points, tokens, counts)
+        return replace(maps, H=[*maps.H, drawn], pointed=pointed, points=points, objects=objects)
+
+
+def tokens_inside(logits: Tensor, inside: Tensor) -> Tensor:
+    """A random token of each mask, half of the time by how strongly the query points at it; (M,).
+
+    A query without a mask takes the token that it points at.
+    """
+    aimed = logits.detach().softmax(1) * inside
+    weights = inside / inside.sum(1, keepdim=True).clamp(min=1e-6)
+    weights = weights + aimed / aimed.sum(1, keepdim=True).clamp(min=1e-20)
+    empty = weights.sum(1) <= 0
+    if not len(weights):
+        return logits.new_zeros(0, dtype=torch.long)
+    drawn = torch.multinomial(weights + empty[:, None], 1)[:, 0]
+    return torch.where(empty, logits.argmax(1), drawn)
 
 
 class PPMN(nn.Module):
@@ -96,13 +161,42 @@ class PPMN(nn.Module):
         self.image_encoder = image_encoder
         self.preprocess = Preprocess(config.short_side, config.long_side, image_encoder.multiple)
         self.text_encoder = text_encoder
-        self.head = Head(image_encoder.channels, text_encoder.channels, config)
+        channels = (image_encoder.channels, text_encoder.channels)
+        self.head = Head(*channels, config, image_encoder.token_channels)
 
     def forward(
-        self, images: Sequence[Tensor] | Sequence[Features], captions: Sequence[Tokens] | Queries
+        self,
+        images: Sequence[Tensor] | Sequence[Features],
+        captions: Sequence[Tokens],
+        *,
+        per_image: Sequence[int] | None = None,
+        words: Sequence[Tensor] | None = None,
+        inside: Tensor | None = None,
     ) -> tuple[Maps, Queries]:
-        """Resized images and tokenized captions, or the outputs of frozen encoders -> maps."""
+        """Resized images, or the outputs of a frozen image encoder, and tokenized captions -> maps.
+
+        `per_image` says how many of the captions belong to each image, one if it is not given; `words` are
+        the outputs of a frozen text encoder; `inside` see `Head.ground`.
+        """
         cached = isinstance(images[0], Mapping)
         pyramid = self.image_encoder.pyramid(images) if cached else self.image_encoder(images)  # type: ignore[arg-type]
-        queries = captions if isinstance(captions, Queries) else self.text_encoder(captions)
-        return self.head(pyramid, queries.vectors, queries.counts), queries
+        pixels = self.head.encode(pyramid)
+        return self.ground(pixels, captions, per_image=per_image, words=words, inside=inside)
+
+    def ground(
+        self,
+        pixels: PixelFeatures,
+        captions: Sequence[Tokens],
+        *,
+        per_image: Sequence[int] | None = None,
+        words: Sequence[Tensor] | None = None,
+        inside: Tensor | None = None,
+    ) -> tuple[Maps, Queries]:
+        """Encoded images and tokenized captions -> maps; options as in `forward`."""
+        per_image = per_image or [1] * len(captions)
+        words = words or self.text_encoder.encode([caption.ids for caption in captions])
+        if self.head.pointing is not None and pixels.tokens is not None:
+            words = self.head.pointing.contextualize(words, pixels.tokens, per_image)
+        queries = self.text_encoder.queries(captions, words, per_image)
+        maps = self.head.ground(pixels, queries.vectors, queries.counts, inside=inside)
+        return maps, queries

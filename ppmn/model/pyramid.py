@@ -43,24 +43,35 @@ class Pyramid:
 
     levels: tuple[Tensor, Tensor, Tensor, Tensor]  # (B, C_v, 8h, 8w) .. (B, C_v, h, w)
     valid_sizes: ValidSizes | None = None  # at p5
+    own_tokens: Tensor | None = None  # (B, C_t, 2h, 2w)
+
+    @property
+    def tokens(self) -> Tensor:
+        """What pointing reads at the stride of p4: the encoder's own tokens, or p4 itself."""
+        return self.levels[2] if self.own_tokens is None else self.own_tokens
 
     @classmethod
     def of(cls, images: Sequence[Sequence[Tensor]]) -> "Pyramid":
-        """A batch of single images' levels, (C_v, 8h, 8w) .. (C_v, h, w) each, padded to the largest."""
+        """A batch of single images' levels, (C_v, 8h, 8w) .. (C_v, h, w) each, padded to the largest.
+
+        Own tokens (C_t, 2h, 2w) may follow the four levels.
+        """
         sizes = tuple((levels[3].shape[1], levels[3].shape[2]) for levels in images)
         height, width = max(h for h, _ in sizes), max(w for _, w in sizes)
-        batch: list[list[Tensor]] = [[], [], [], []]
+        scales = (8, 4, 2, 1, 2)[: len(images[0])]
+        batch: list[list[Tensor]] = [[] for _ in scales]
         for levels, (h, w) in zip(images, sizes, strict=True):
-            for level, padded, scale in zip(levels, batch, (8, 4, 2, 1), strict=True):
+            for level, padded, scale in zip(levels, batch, scales, strict=True):
                 border = (0, (width - w) * scale, 0, (height - h) * scale)
                 padded.append(fn.pad(level, border) if any(border) else level)
-        p2, p3, p4, p5 = map(torch.stack, batch)
-        return cls((p2, p3, p4, p5), ValidSizes(sizes, stride=8))
+        p2, p3, p4, p5, *tokens = map(torch.stack, batch)
+        return cls((p2, p3, p4, p5), ValidSizes(sizes, stride=8), *tokens)
 
     def float(self) -> "Pyramid":
         """In single precision, whatever the encoder computed in."""
         p2, p3, p4, p5 = (level.float() for level in self.levels)
-        return Pyramid((p2, p3, p4, p5), self.valid_sizes)
+        tokens = None if self.own_tokens is None else self.own_tokens.float()
+        return Pyramid((p2, p3, p4, p5), self.valid_sizes, tokens)
 
     def mask(self, level: int) -> Tensor | None:
         """Which pixels of a level belong to an image, (B, 1, H, W); None where all of them do."""
@@ -77,6 +88,7 @@ class ImageEncoder(Protocol):
     """
 
     channels: int  # C_v, of p2..p5; a multiple of 32
+    token_channels: int  # C_t, of `Pyramid.tokens`
     stride: int  # of p3 and F, in pixels of the resized image
     multiple: int  # an image is resized to sides that are multiples of this
 

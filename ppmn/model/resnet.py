@@ -85,7 +85,7 @@ class ResNetFPN(nn.Module):
         if config.depth not in BLOCKS_PER_STAGE:
             raise InputError(f"depth is {config.depth}; a ResNet has a depth of 18, 34, 50 or 101")
         self.config, self.count_padding = config, count_padding
-        self.channels = config.channels
+        self.channels = self.token_channels = config.channels
         self.stem = Conv(3, config.width, 7, 2, config.norm)
         self.stages, self.lateral, self.output = nn.ModuleList(), nn.ModuleList(), nn.ModuleList()
         c_in, expansion = config.width, 1 if config.depth < 50 else 4

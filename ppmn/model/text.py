@@ -3,6 +3,7 @@
 import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -102,17 +103,21 @@ class TextEncoder(nn.Module):
         """Encode captions and select the vectors of their phrases."""
         return self.queries(captions, self.encode([c.ids for c in captions]))
 
-    def queries(self, captions: Sequence[Tokens], words: Sequence[Tensor]) -> Queries:
-        """The queries of phrases, from one vector per word piece."""
+    def queries(
+        self, captions: Sequence[Tokens], words: Sequence[Tensor], per_image: Sequence[int] | None = None
+    ) -> Queries:
+        """The queries of phrases, from one vector per word piece; `per_image` captions are of one image."""
         rows: list[Tensor] = []
         counts: list[int] = []
         sizes: list[int] = []
-        for caption, vectors in zip(captions, words, strict=True):
+        remaining = iter(zip(captions, words, strict=True))
+        for number in per_image or [1] * len(captions):
             before = sum(sizes)
-            for pieces in caption.pieces:
-                phrase = vectors[list(pieces)]  # (pieces, C_r)
-                rows.append(phrase if self.query == "word" else phrase.mean(0, keepdim=True))
-                sizes.append(len(rows[-1]))
+            for caption, vectors in islice(remaining, number):
+                for pieces in caption.pieces:
+                    phrase = vectors[list(pieces)]  # (pieces, C_r)
+                    rows.append(phrase if self.query == "word" else phrase.mean(0, keepdim=True))
+                    sizes.append(len(rows[-1]))
             counts.append(sum(sizes) - before)
         R = torch.cat(rows) if rows else self.empty()
         return Queries(R, tuple(counts), tuple(sizes))

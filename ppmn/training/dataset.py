@@ -7,6 +7,7 @@ import numpy as np
 import torch
 import torch.nn.functional as fn
 from numpy.typing import NDArray
+from PIL import ImageOps
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
@@ -41,14 +42,17 @@ class Item:
 
     name: str
     image: Tensor | None  # uint8 (3, h, w); None: its features are in the cache
-    tokens: Tokens
+    captions: tuple[Tokens, ...]
     cached: CacheEntry
     targets: Tensor  # bool (P, h', w'), one per phrase
     valid: Tensor  # bool (h', w')
+    absent: Tensor  # bool (P,), what the phrase names is not in the image
+    single: Tensor  # bool (P,), the phrase means one thing
+    mirrored: bool = False  # the features of `image` are to be mirrored
 
     def rows(self, query: str) -> list[int]:
         """How many queries each phrase has."""
-        return [len(pieces) if query == "word" else 1 for pieces in self.tokens.pieces]
+        return [len(p) if query == "word" else 1 for caption in self.captions for p in caption.pieces]
 
 
 @dataclass(frozen=True)
@@ -88,17 +92,20 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
         epoch, number = place
         copy, reference = divmod(number, len(self))
         s, index = self.references[reference]
+        rng = rng_for(self.config.seed, epoch, number)
+        mirrored = self.config.augment.mirror and rng.random() < 0.5
         try:
             sample = self.sources[s].sample(
                 index,
-                rng_for(self.config.seed, epoch, number),
+                rng,
+                flip=mirrored,
                 augment=self.config.augment,
                 negative_phrases=self.config.negative_phrases,
                 narratives_per_image=self.config.narratives_per_image,
                 copy=copy,
                 donors=self.donors[s],
             )
-            return self._item(sample, self.sources[s], self.preprocess(epoch))
+            return self._item(sample, self.sources[s], self.preprocess(epoch), mirrored)
         except (InputError, OSError) as error:
             return UnreadableSample(str(error))
 
@@ -117,15 +124,22 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
         image = self.sources[s].annotation(index)
         return self.model.image_encoder.padded_size(*self.preprocess(epoch).size(image.height, image.width))
 
-    def _item(self, sample: TrainingSample, source: Source, preprocess: Preprocess) -> Item:
-        encoder = self.model.image_encoder
+    def _item(self, sample: TrainingSample, source: Source, preprocess: Preprocess, mirrored: bool) -> Item:
+        encoder, text_encoder = self.model.image_encoder, self.model.text_encoder
         cached = self._cached(sample, source)
         size = preprocess.size(sample.image.height, sample.image.width)
-        image = preprocess(sample.image) if cached.features is None else None
-        tokens = self.model.text_encoder.tokenize(sample.caption, [(p.start, p.end) for p in sample.phrases])
+        mirrors_features = mirrored and self.caches.image is not None
+        image = None
+        if cached.features is None:
+            image = preprocess(ImageOps.mirror(sample.image) if mirrors_features else sample.image)
+        captions = tuple(
+            text_encoder.tokenize(c.caption, [(p.start, p.end) for p in c.phrases]) for c in sample.captions
+        )
         targets, valid = sample_targets(sample, size, encoder.padded_size(*size), encoder.stride, self.config)
+        absent = torch.tensor([p.absent for p in sample.phrases], dtype=torch.bool)
+        single = torch.tensor([sample.is_single(p) for p in sample.phrases], dtype=torch.bool)
         name = f"{source.name}/{sample.annotation.file.name}"
-        return Item(name, image, tokens, cached, targets, valid)
+        return Item(name, image, captions, cached, targets, valid, absent, single, mirrors_features)
 
     def _cached(self, sample: TrainingSample, source: Source) -> CacheEntry:
         image_key = caption_key = ""
@@ -135,7 +149,7 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
             image_key = content_key(sample.image.tobytes() if sample.augmented else file.read_bytes())
             features = self.caches.image.read(image_key)
         if self.caches.text is not None and source.narratives is not None:  # generated captions differ
-            caption_key = content_key(sample.caption.encode())
+            caption_key = content_key(sample.captions[0].caption.encode())
             words = self.caches.text.read(caption_key)
         return CacheEntry(image_key, features, caption_key, words)
 
@@ -167,18 +181,28 @@ class BatchTargets:
 
     Y: Tensor  # (M, h', w')
     valid: Tensor | None  # (M, h', w'); None where padding counts
+    absent: Tensor  # bool (M,)
+    single: Tensor  # bool (M,)
 
     @classmethod
     def of(cls, items: Sequence[Item], config: TrainConfig) -> "BatchTargets":
         """Each phrase's mask for each of its queries, padded to the largest image."""
         height, width = (max(item.valid.shape[axis] for item in items) for axis in (0, 1))
-        Y, valid = [], []
+        Y, valid, absent, single = [], [], [], []
         for item in items:
             rows = torch.tensor(item.rows(config.model.query), dtype=torch.long)
             padding = (0, width - item.valid.shape[1], 0, height - item.valid.shape[0])
             Y.append(fn.pad(item.targets.repeat_interleave(rows, 0), padding))
             valid.append(fn.pad(item.valid, padding).expand(int(rows.sum()), -1, -1))
-        return cls(torch.cat(Y).float(), None if config.model.count_padding else torch.cat(valid).float())
+            absent.append(item.absent.repeat_interleave(rows))
+            single.append(item.single.repeat_interleave(rows))
+        valid_rows = None if config.model.count_padding else torch.cat(valid).float()
+        return cls(torch.cat(Y).float(), valid_rows, torch.cat(absent), torch.cat(single))
+
+    def inside(self, token_stride: int) -> Tensor:
+        """How much of each token the masks cover, relative to the token they cover most: (M, n)."""
+        covered = fn.avg_pool2d(self.Y[:, None], token_stride).flatten(1)
+        return covered / covered.amax(1, keepdim=True).clamp(min=1e-6)
 
     @property
     def pixels(self) -> float:

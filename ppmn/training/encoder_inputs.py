@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -11,7 +12,6 @@ from ppmn.config import Augment, TrainConfig
 from ppmn.errors import InputError
 from ppmn.model.network import PPMN
 from ppmn.model.pyramid import Features
-from ppmn.model.text import Queries, Tokens
 from ppmn.training.dataset import Item
 from ppmn.training.feature_cache import FeatureCache, FeatureCaches, encoder_fingerprint
 from ppmn.training.sources import Source
@@ -47,7 +47,7 @@ def open_caches(
 
 
 def _check_images_repeat(config: TrainConfig) -> None:
-    if config.augment != Augment() and not config.augment.fixed:
+    if replace(config.augment, mirror=False) != Augment() and not config.augment.fixed:
         raise InputError(f"images change every epoch ({config.augment}): they cannot be cached")
     if config.small_epochs:
         raise InputError(f"images grow after {config.small_epochs} epochs: they cannot be cached")
@@ -81,24 +81,28 @@ def image_inputs(
             with torch.no_grad():
                 (computed,) = model.image_encoder.features([item.image.to(device)])
             features = cache.write(item.cached.image_key, computed)
-        inputs.append({name: value.to(device).float() for name, value in (features or {}).items()})
+        own = {name: value.to(device).float() for name, value in (features or {}).items()}
+        inputs.append({name: _mirrored(value) for name, value in own.items()} if item.mirrored else own)
     return inputs
 
 
-def text_inputs(
+def _mirrored(features: Tensor) -> Tensor:
+    """Maps (..., C, H, W) mirrored; vectors have no place."""
+    return features.flip(-1) if features.ndim > 2 else features
+
+
+def cached_words(
     items: Sequence[Item], model: PPMN, cache: FeatureCache | None, device: torch.device
-) -> Sequence[Tokens] | Queries:
-    """The tokens of the captions, or with a cache their queries."""
-    tokens = [item.tokens for item in items]
+) -> list[Tensor] | None:
+    """The outputs of the text encoder for all captions, written where missing; None: they are not cached."""
     if cache is None or not all(item.cached.caption_key for item in items):
-        return tokens
+        return None
     words = []
     for item in items:
         cached = item.cached.words
         if cached is None:
             with torch.no_grad():
-                (computed,) = model.text_encoder.encode([item.tokens.ids])
+                (computed,) = model.text_encoder.encode([item.captions[0].ids])
             cached = cache.write(item.cached.caption_key, {"words": computed})
         words.append(cached["words"].to(device).float())
-    queries: Queries = model.text_encoder.queries(tokens, words)
-    return queries
+    return words

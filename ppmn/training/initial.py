@@ -28,6 +28,8 @@ def initial_model(config: TrainConfig, init: Path | None = None) -> PPMN:
         model.image_encoder.trainable.requires_grad_(config.lr_image > 0)
         model.image_encoder.adapter.requires_grad_(True)
     model.text_encoder.requires_grad_(config.lr_text > 0)
+    if config.freeze_embeddings:
+        model.text_encoder.bert.embeddings.word_embeddings.requires_grad_(False)
     if config.model.pixels == 0:  # nothing is aggregated
         for refine in model.head.rounds:
             refine.aggregate.requires_grad_(False)

@@ -149,36 +149,57 @@ class Trainer:
         if not config.per_process:
             rows, pixels = sum_over_processes(rows, pixels)
         self.optimizer.zero_grad(set_to_none=True)
-        bce = dice = 0.0
+        bce = dice = point = 0.0
         scale = 1 if config.per_process else process_count()  # DDP takes the mean over processes
         for number, (batch, target) in enumerate(zip(batches, targets, strict=True), 1):
             with self.gradient_sync(number == len(batches)):
-                losses = self.losses(batch, target, pixels, rows)
-                (total_loss(losses) * scale).backward()
+                losses, pointing = self.losses(batch, target, pixels, rows)
+                ((total_loss(losses) + pointing) * scale).backward()
             bce += sum(float(loss.bce.detach()) for loss in losses)
             dice += sum(float(loss.dice.detach()) for loss in losses)
+            point += float(pointing.detach())
         means = process_count() if config.per_process else 1
-        bce, dice = (value / means for value in sum_over_processes(bce, dice))
-        if not math.isfinite(bce + dice):
+        bce, dice, point = (value / means for value in sum_over_processes(bce, dice, point))
+        loss = bce + dice + point
+        if not math.isfinite(loss):
             names = ", ".join(item.name for item in items)
-            raise InputError(f"the loss is {bce + dice} at step {progress.total} on the images {names}")
+            raise InputError(f"the loss is {loss} at step {progress.total} on the images {names}")
         self.update()
         line = {"total": progress.total, "epoch": progress.epoch, "rows": rows}
-        line |= {"seconds": round(time.perf_counter() - started, 3), "loss": bce + dice}
-        return line | {"bce": bce, "dice": dice, "lr": self.optimizer.param_groups[0]["lr"]}
+        line |= {"seconds": round(time.perf_counter() - started, 3), "loss": loss}
+        return line | {"bce": bce, "dice": dice, "point": point, "lr": self.optimizer.param_groups[0]["lr"]}
 
     def losses(
         self, items: Sequence[Item], targets: BatchTargets, pixels: float, rows: float
-    ) -> list[RoundLoss]:
-        """The losses of every round, as parts of means over `pixels` and `rows`."""
+    ) -> tuple[list[RoundLoss], Tensor]:
+        """The losses of every round and of pointing, as parts of means over `pixels` and `rows`.
+
+        Where no map is drawn, the second is zero.
+        """
         device, dtype = self.device, next(self.model.head.parameters()).dtype
         images = image_inputs(items, self.model, self.data.caches.image, device)
-        captions = text_inputs(items, self.model, self.data.caches.text, device)
+        words = cached_words(items, self.model, self.data.caches.text, device)
+        captions = [caption for item in items for caption in item.captions]
+        per_image = [len(item.captions) for item in items]
+        targets = targets.to(device, dtype)
+        inside = targets.inside(self.token_stride) if self.config.model.pointing else None
         with torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-            maps, _ = self.network(images, captions)
-        valid = None if targets.valid is None else targets.valid.to(device, dtype)
+            maps, _ = self.network(images, captions, per_image=per_image, words=words, inside=inside)
         H = [h.to(dtype) for h in maps.H]
-        return ppm_losses(H, targets.Y.to(device, dtype), self.config.model, valid, pixels, rows)
+        losses = ppm_losses(H, targets.Y, self.config.model, targets.valid, pixels, rows)
+        if inside is None:
+            return losses, torch.zeros((), device=device, dtype=dtype)
+        pointing = point_loss(maps.pointed, inside, targets.absent, rows)
+        single, valid = targets.single, targets.valid
+        (objects,) = ppm_losses(
+            [maps.objects[single].to(dtype)],
+            targets.Y[single],
+            self.config.model,
+            valid[single],
+            pixels,
+            rows,
+        )
+        return losses, pointing + objects.bce + objects.dice
 
     def readable(self, samples: Sequence[Item | UnreadableSample]) -> list[Item]:
         """The samples that could be read; more unreadable ones than allowed end the run."""

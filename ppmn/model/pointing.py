@@ -1,0 +1,283 @@
+"""Point and draw: which one of its kind a phrase means. It goes beyond the paper, see docs/deviations.md.
+
+The words of a caption attend to each other and to the tokens of the image. A softmax over the tokens points
+at one of them, or nowhere. A filter made from the token there and from the phrase draws the last map.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+import torch
+import torch.nn.functional as fn
+from torch import Tensor, nn
+from torch.nn.utils.rnn import pad_sequence
+
+from ppmn.config import PointingConfig
+from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm
+
+_HEADS = 8
+_WAVES = 6  # frequencies of the position code
+_HIDDEN = 8  # channels inside a filter
+_MAP_SCALE = 0.25  # of a map's logits as the input of a filter
+
+
+Memory = tuple[Tensor, Tensor]  # keys and values, (B, heads, n, d) each
+
+
+@dataclass(frozen=True)
+class TokenFeatures:
+    """What pointing and drawing need of a batch of images; n tokens at the stride of p4."""
+
+    tokens: Tensor  # (B, n, C), with context
+    keys: Tensor  # (B, n, C)
+    memory: tuple[Memory, ...]  # of each phrase layer
+    pixels: Tensor  # (B, D, H, W), what filters draw on
+    places: Tensor  # (B, n, 2), centres of the tokens, x and y from -1 to 1
+    grid: Tensor  # (B, HW, 2), centres of the pixels
+    valid: Tensor | None  # (B, n), False: padding; None: no token is padding
+
+    def single(self, index: int) -> "TokenFeatures":
+        """The features of one image of a batch without padding."""
+        own = slice(index, index + 1)
+        memory = tuple((keys[own], values[own]) for keys, values in self.memory)
+        return replace(
+            self,
+            tokens=self.tokens[own],
+            keys=self.keys[own],
+            memory=memory,
+            pixels=self.pixels[own],
+            places=self.places[own],
+            grid=self.grid[own],
+        )
+
+
+@dataclass(frozen=True)
+class Pointed:
+    """Where phrases point."""
+
+    logits: Tensor  # (M, n), of the tokens; their softmax is taken together with `nowhere`
+    nowhere: Tensor  # (M,), the logit of the slot for what is not in the image
+    phrases: Tensor  # (M, C), phrase vectors as they point
+
+    @property
+    def presence(self) -> Tensor:
+        """The logit of the probability that what a phrase names is in the image, (M,)."""
+        return self.logits.logsumexp(-1) - self.nowhere
+
+
+class Attention(nn.Module):
+    """Multi-head attention over a memory whose keys and values can be computed ahead."""
+
+    def __init__(self, channels: int, memory_channels: int, inner: int) -> None:
+        super().__init__()
+        self.query = nn.Linear(channels, inner)
+        self.key_value = nn.Linear(memory_channels, 2 * inner)
+        self.out = nn.Linear(inner, channels)
+
+    def memory(self, x: Tensor) -> Memory:
+        """Keys and values of a memory (B, n, C), (B, heads, n, d) each."""
+        keys, values = self.key_value(x).unflatten(-1, (2, _HEADS, -1)).permute(2, 0, 3, 1, 4)
+        return keys, values
+
+    def forward(self, x: Tensor, memory: Memory, mask: Tensor | None = None) -> Tensor:
+        query = self.query(x).unflatten(-1, (_HEADS, -1)).transpose(1, 2)  # (B, heads, t, d)
+        context = fn.scaled_dot_product_attention(query, *memory, attn_mask=mask)
+        return self.out(context.transpose(1, 2).flatten(2))  # (B, t, C)
+
+
+class Layer(nn.Module):
+    """Self-attention and a feed-forward network, both after a norm and with a residual."""
+
+    def __init__(self, channels: int, inner: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+        self.attend = Attention(channels, channels, inner)
+        self.hidden = nn.Sequential(nn.LayerNorm(channels), nn.Linear(channels, 2 * inner), nn.GELU())
+        self.out = nn.Linear(2 * inner, channels)
+
+    def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        """x (B, t, C), of which `valid` (B, t) is attended to."""
+        x = self.attend_self(x, valid)
+        return x + self.out(self.hidden(x))
+
+    def attend_self(self, x: Tensor, valid: Tensor | None) -> Tensor:
+        y = self.norm(x)
+        mask = None if valid is None else valid[:, None, None]  # (B, 1, 1, t)
+        return x + self.attend(y, self.attend.memory(y), mask)
+
+
+class PhraseLayer(Layer):
+    """A layer in which words also attend to the tokens of their image; it begins as the identity."""
+
+    def __init__(self, channels: int, image_channels: int) -> None:
+        super().__init__(channels, image_channels)
+        self.image_norm = nn.LayerNorm(channels)
+        self.attend_image = Attention(channels, image_channels, image_channels)
+        for linear in (self.attend.out, self.attend_image.out, self.out):
+            nn.init.zeros_(linear.weight)
+            nn.init.zeros_(linear.bias)
+
+    def forward(  # type: ignore[override]
+        self,
+        x: Tensor,
+        valid: Tensor | None,
+        memory: Memory,
+        tokens_valid: Tensor | None,
+        per_image: list[int],
+    ) -> Tensor:
+        """Captions x (captions, t, C_r): `per_image[b]` of them attend to the tokens of image b."""
+        x = self.attend_self(x, valid)
+        keys, values = memory
+        seen = []
+        for image, mine in enumerate(x.split(per_image)):
+            y = self.image_norm(mine.flatten(0, 1)[None])  # (1, captions t, C_r)
+            inside = None if tokens_valid is None else tokens_valid[image]  # (n,)
+            seen.append(self.attend_image(y, (keys[image, None], values[image, None]), inside).view_as(mine))
+        x = x + torch.cat(seen)
+        return x + self.out(self.hidden(x))
+
+
+def centres(batch: int, size: tuple[int, int], valid_sizes: ValidSizes | None, like: Tensor) -> Tensor:
+    """Centres of the cells of maps of a size, x and y from -1 to 1 over the valid part: (B, h w, 2)."""
+    sizes = valid_sizes.sizes if valid_sizes else [size] * batch
+    lengths = torch.tensor(sizes, device=like.device, dtype=like.dtype)  # (B, 2)
+    y, x = (
+        (torch.arange(side, device=like.device) + 0.5) / lengths[:, axis, None] * 2 - 1
+        for axis, side in enumerate(size)
+    )
+    rows, columns = y[:, :, None].expand(-1, -1, size[1]), x[:, None].expand(-1, size[0], -1)
+    return torch.stack([columns, rows], -1).flatten(1, 2)
+
+
+class Pointing(nn.Module):
+    """The image side, the phrase layers, the pointing and the drawing."""
+
+    def __init__(self, channels_t: int, channels_v: int, channels_r: int, config: PointingConfig) -> None:
+        super().__init__()
+        C, D = config.channels, config.features
+        self.project = nn.Sequential(nn.LayerNorm(channels_t), nn.Linear(channels_t, C))
+        self.position = nn.Sequential(nn.Linear(2 + 4 * _WAVES, C), nn.GELU(), nn.Linear(C, C))
+        self.image_layers = nn.ModuleList(Layer(C, C) for _ in range(config.image_layers))
+        self.image_norm = nn.LayerNorm(C)
+        self.key = nn.Linear(C, C)
+        self.finer, self.lateral = nn.Linear(C, 4 * 2 * D), nn.Conv2d(channels_v, 2 * D, 1)
+        self.norm1, self.conv1 = nn.GroupNorm(8, 2 * D), nn.Conv2d(2 * D, 2 * D, 3, padding=1)
+        self.norm2, self.conv2 = nn.GroupNorm(8, 2 * D), nn.Conv2d(2 * D, D, 3, padding=1)
+        self.phrase_layers = nn.ModuleList(PhraseLayer(channels_r, C) for _ in range(config.phrase_layers))
+        self.phrase = nn.Sequential(nn.LayerNorm(channels_r), nn.Linear(channels_r, C))
+        self.nowhere = nn.Linear(C, 1)
+        self.object = nn.Parameter(torch.randn(C) / math.sqrt(C))  # in a phrase's place: the object here
+        self.sizes = [_HIDDEN * (D + 3), _HIDDEN, _HIDDEN * _HIDDEN, _HIDDEN, _HIDDEN, 1, 1]
+        self.phrase_norm = nn.LayerNorm(C)
+        self.filter_hidden, self.filter_out = nn.Linear(2 * C, C), nn.Linear(C, sum(self.sizes))
+        with torch.no_grad():
+            self.filter_out.bias[-1] = 1  # the drawn map begins as the last map
+
+    def encode(self, pyramid: Pyramid, F: Tensor) -> TokenFeatures:
+        """The image side: the encoder's own tokens and the neck's F (B, C_v, H, W)."""
+        given, sizes = pyramid.tokens, pyramid.valid_sizes
+        batch, (height, width) = len(given), given.shape[-2:]
+        mask = pyramid.mask(2)
+        valid = None if mask is None else mask.flatten(1) > 0  # (B, n)
+        places = centres(batch, (height, width), sizes and sizes.at(stride=4), given)
+        x = self.project(given.flatten(2).transpose(1, 2)) + self.position(_waves(places))  # (B, n, C)
+        for layer in self.image_layers:
+            x = layer(x, valid)
+        x = self.image_norm(x)
+        layers = cast(list[PhraseLayer], list(self.phrase_layers))
+        memory = tuple(layer.attend_image.memory(x) for layer in layers)
+        grid = centres(batch, (F.shape[2], F.shape[3]), sizes and sizes.at(stride=2), given)
+        pixels = self.fine_pixels(x, F, (height, width), pyramid.mask(1))
+        return TokenFeatures(x, self.key(x), memory, pixels, places, grid, valid)
+
+    def fine_pixels(self, x: Tensor, F: Tensor, size: tuple[int, int], mask: Tensor | None) -> Tensor:
+        """What filters draw on, (B, D, H, W): tokens at twice their size, and F."""
+        finer = self.finer(x).unflatten(-1, (2, 2, -1)).unflatten(1, size)  # (B, h, w, 2, 2, 2 D)
+        finer = finer.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)  # (B, 2 D, H, W)
+        pixels = finer + self.lateral(F)
+        for norm, conv in ((self.norm1, self.conv1), (self.norm2, self.conv2)):
+            pixels = fn.gelu(group_norm(pixels, norm, mask))
+            pixels = conv(pixels if mask is None else pixels * mask)
+        return pixels
+
+    def contextualize(
+        self, words: Sequence[Tensor], features: TokenFeatures, per_image: Sequence[int]
+    ) -> list[Tensor]:
+        """Word vectors of captions, (t, C_r) each, after they saw each other and their image."""
+        lengths = [len(caption) for caption in words]
+        if not sum(lengths):
+            return list(words)
+        x = pad_sequence(list(words), batch_first=True)  # (captions, t, C_r)
+        longest = x.shape[1]
+        valid = None
+        if any(length != longest for length in lengths):
+            # a caption without words attends to its padding, which is then left out
+            own = [max(length, 1) for length in lengths]
+            valid = torch.arange(longest, device=x.device) < torch.tensor(own, device=x.device)[:, None]
+        for layer, memory in zip(self.phrase_layers, features.memory, strict=True):
+            x = layer(x, valid, memory, features.valid, list(per_image))
+        return [row[:length] for row, length in zip(x, lengths, strict=True)]
+
+    def point(self, vectors: Tensor, features: TokenFeatures, counts: Sequence[int]) -> Pointed:
+        """Where phrases of vectors (M, C_r) point: `counts[b]` of them belong to image b."""
+        R = self.phrase(vectors)  # (M, C)
+        logits = []
+        for image, rows in enumerate(R.split(list(counts))):
+            mine = rows @ features.keys[image].T / math.sqrt(R.shape[1])  # (m, n)
+            number = mine.shape[1]
+            if features.valid is not None:
+                mine = mine.masked_fill(~features.valid[image], -math.inf)
+                number = int(features.valid[image].sum())
+            logits.append(mine - math.log(number))  # so that `nowhere` weighs the same at every image size
+        return Pointed(torch.cat(logits), self.nowhere(R)[:, 0], R)
+
+    def draw(
+        self,
+        points: Tensor,
+        phrases: Tensor,
+        H: Tensor | None,
+        features: TokenFeatures,
+        counts: Sequence[int],
+    ) -> Tensor:
+        """Maps (M, H, W) drawn from the tokens at `points` (M,) for phrase vectors (M, C) and last maps."""
+        height, width = features.pixels.shape[-2:]
+        drawn = []
+        rows = zip(points.split(list(counts)), phrases.split(list(counts)), strict=True)
+        maps = H.flatten(1).split(list(counts)) if H is not None else [None] * len(counts)
+        for image, (at, R) in enumerate(rows):
+            token, place = features.tokens[image, at], features.places[image, at]  # (m, C), (m, 2)
+            hidden = self.filter_hidden(torch.cat([token, self.phrase_norm(R)], -1))
+            parameters = self.filter_out(fn.gelu(hidden))  # (m, P)
+            drawn.append(self.run_filters(parameters, place, maps[image], features, image))
+        return torch.cat(drawn).view(-1, height, width)
+
+    def draw_objects(self, points: Tensor, features: TokenFeatures, counts: Sequence[int]) -> Tensor:
+        """The objects at tokens, whatever they are: (M, H, W)."""
+        return self.draw(points, self.object.expand(len(points), -1), None, features, counts)
+
+    def run_filters(
+        self, parameters: Tensor, place: Tensor, H: Tensor | None, features: TokenFeatures, image: int
+    ) -> Tensor:
+        """Run filters with parameters (m, P) over the pixels of one image, (m, HW)."""
+        w1, b1, w2, b2, w3, b3, gate = parameters.split(self.sizes, -1)
+        on_pixels, on_place, on_map = w1.unflatten(-1, (_HIDDEN, -1)).split(
+            [w1.shape[1] // _HIDDEN - 3, 2, 1], -1
+        )
+        # the relative place, 2 (grid - place), enters linearly: its constant part goes to the bias
+        bias = b1 - 2 * (on_place @ place[..., None])[..., 0]  # (m, 8)
+        z = torch.addmm(bias.flatten()[:, None], on_pixels.flatten(0, 1), features.pixels[image].flatten(1))
+        z = torch.addmm(z, on_place.flatten(0, 1), features.grid[image].T, alpha=2)  # (8 m, HW)
+        z = z.view(len(parameters), _HIDDEN, -1)
+        if H is not None:
+            z = z + on_map * (_MAP_SCALE * H)[:, None]
+        z = torch.baddbmm(b2[..., None], w2.unflatten(-1, (_HIDDEN, _HIDDEN)), z.relu()).relu()
+        out = torch.baddbmm(b3[..., None], w3[:, None], z)[:, 0]
+        return out if H is None else out + gate * H
+
+
+def _waves(places: Tensor) -> Tensor:
+    """Places and their sines and cosines, (..., 2) -> (..., 2 + 4 waves)."""
+    angles = [places * math.pi * 2**k / 2 for k in range(_WAVES)]
+    return torch.cat([places, *(wave(angle) for angle in angles for wave in (torch.sin, torch.cos))], -1)
