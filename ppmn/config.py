@@ -179,6 +179,7 @@ class TrainConfig:
     ema_decay: float = 0.0  # of an exponential moving average of the weights, 0: none
     text_dropout: bool = True  # while training, also in a frozen text encoder
     freeze_embeddings: bool = False  # of the text encoder's words, also where the rest of it is trained
+    freeze_neck: bool = False  # the neck and, of DINOv2, the pyramid stay as they are
     negative_phrases: int = 0  # per narrative: phrases for what is not in the image
     narratives_per_image: int = 1  # generated each time an image is seen
     augment: Augment = field(default_factory=Augment)

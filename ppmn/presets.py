@@ -5,7 +5,17 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any
 
-from ppmn.config import DINOv2Config, ImageConfig, ModelConfig, ResNetConfig, TextConfig, TrainConfig, checked
+from ppmn.config import (
+    Augment,
+    DINOv2Config,
+    ImageConfig,
+    ModelConfig,
+    PointingConfig,
+    ResNetConfig,
+    TextConfig,
+    TrainConfig,
+    checked,
+)
 from ppmn.errors import InputError
 
 
@@ -40,6 +50,14 @@ def compact() -> TrainConfig:
     return _small(image, (336, 448), epochs=4, batch_size=8, weight_decay=0.01, negative_phrases=1)
 
 
+def pointing() -> TrainConfig:
+    """`compact` with point and draw, its text encoder trained; samples mirrored, with their captions."""
+    config = compact()
+    model = replace(config.model, pointing=PointingConfig())
+    recipe: dict[str, Any] = {"freeze_embeddings": True, "augment": Augment(mirror=True)}
+    return replace(config, model=model, lr=5e-4, lr_text=1e-4, ema_decay=0.998, **recipe)
+
+
 def _small(image: ImageConfig, sides: tuple[int, int], **recipe: Any) -> TrainConfig:
     """What `scenes` and `compact` share: two rounds, one query per phrase, MiniLM frozen, a cosine."""
     model = ModelConfig(
@@ -63,6 +81,7 @@ PRESETS: dict[str, Callable[[], TrainConfig]] = {
     "dagger": dagger,
     "scenes": scenes,
     "compact": compact,
+    "pointing": pointing,
 }
 
 

@@ -17,6 +17,7 @@ from torch.nn.utils.rnn import pad_sequence
 from ppmn.config import PointingConfig
 from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm
 
+TOKEN_STRIDE = 2  # of tokens, in pixels of F
 _HEADS = 8
 _WAVES = 6  # frequencies of the position code
 _HIDDEN = 8  # channels inside a filter
@@ -133,7 +134,7 @@ class PhraseLayer(Layer):
         seen = []
         for image, mine in enumerate(x.split(per_image)):
             y = self.image_norm(mine.flatten(0, 1)[None])  # (1, captions t, C_r)
-            inside = None if tokens_valid is None else tokens_valid[image]  # (n,)
+            inside = None if tokens_valid is None else tokens_valid[image, None, None, None]  # (1, 1, 1, n)
             seen.append(self.attend_image(y, (keys[image, None], values[image, None]), inside).view_as(mine))
         x = x + torch.cat(seen)
         return x + self.out(self.hidden(x))

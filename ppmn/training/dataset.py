@@ -99,7 +99,7 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
                 index,
                 rng,
                 flip=mirrored,
-                augment=self.config.augment,
+                augment=replace(self.config.augment, mirror=False),
                 negative_phrases=self.config.negative_phrases,
                 narratives_per_image=self.config.narratives_per_image,
                 copy=copy,
@@ -167,12 +167,17 @@ def sample_targets(
         masks = targets_ppmn2022(sample.ids, rows, size, padded)
         valid = np.ones(masks.shape[1:], bool)
     else:
-        step = stride / 2 if config.model.variant == "released" else stride
+        step = stride / target_scale(config)
         beyond = [round(n * p / s) - n for n, p, s in zip(sample.ids.shape, padded, size, strict=True)]
         ids = np.pad(sample.ids, ((0, beyond[0]), (0, beyond[1])), constant_values=IGNORE_ID)
         map_size = (round(padded[0] / step), round(padded[1] / step))
         masks, valid = targets_area(ids, rows, map_size, sample.ignore_ids)
     return torch.from_numpy(masks), torch.from_numpy(valid)
+
+
+def target_scale(config: TrainConfig) -> int:
+    """How many pixels of a mask lie along a pixel of a map."""
+    return 2 if config.model.variant == "released" else 1
 
 
 @dataclass(frozen=True)
@@ -199,8 +204,16 @@ class BatchTargets:
         valid_rows = None if config.model.count_padding else torch.cat(valid).float()
         return cls(torch.cat(Y).float(), valid_rows, torch.cat(absent), torch.cat(single))
 
+    def to(self, device: torch.device, dtype: torch.dtype) -> "BatchTargets":
+        """The same on another device."""
+        valid = None if self.valid is None else self.valid.to(device, dtype)
+        return BatchTargets(self.Y.to(device, dtype), valid, self.absent.to(device), self.single.to(device))
+
     def inside(self, token_stride: int) -> Tensor:
-        """How much of each token the masks cover, relative to the token they cover most: (M, n)."""
+        """How much of each token the masks cover, relative to the token they cover most: (M, n).
+
+        A token is `token_stride` pixels of the masks wide.
+        """
         covered = fn.avg_pool2d(self.Y[:, None], token_stride).flatten(1)
         return covered / covered.amax(1, keepdim=True).clamp(min=1e-6)
 

@@ -26,8 +26,10 @@ def initial_model(config: TrainConfig, init: Path | None = None) -> PPMN:
             raise InputError("lr_image is above 0, but model.image.trainable_blocks is 0")
         model.image_encoder.vit.requires_grad_(False)
         model.image_encoder.trainable.requires_grad_(config.lr_image > 0)
-        model.image_encoder.adapter.requires_grad_(True)
+        model.image_encoder.adapter.requires_grad_(not config.freeze_neck)
     model.text_encoder.requires_grad_(config.lr_text > 0)
+    if config.freeze_neck:
+        model.head.neck.requires_grad_(False)
     if config.freeze_embeddings:
         model.text_encoder.bert.embeddings.word_embeddings.requires_grad_(False)
     if config.model.pixels == 0:  # nothing is aggregated

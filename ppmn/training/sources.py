@@ -12,7 +12,7 @@ from PIL import Image
 
 from ppmn.config import Augment
 from ppmn.data.index import open_narratives
-from ppmn.data.narratives import Narrative, narratives_file
+from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
 from ppmn.data.panoptic import IGNORE_ID, UNLABELED, DataSpec, PanopticImage, read_panoptic
 from ppmn.errors import InputError
 from ppmn.images import read_image
@@ -38,6 +38,16 @@ class TrainingSample:
     captions: tuple[GeneratedCaption, ...]
     ignore_ids: tuple[int, ...]
     augmented: bool = False  # the image differs from its file, apart from a flip that was asked for
+
+    @property
+    def phrases(self) -> tuple[AnnotatedPhrase, ...]:
+        """The phrases of all captions."""
+        return tuple(phrase for caption in self.captions for phrase in caption.phrases)
+
+    def is_single(self, phrase: AnnotatedPhrase) -> bool:
+        """Whether a phrase means exactly one thing."""
+        crowds = {s.id for s in self.annotation.segments if s.iscrowd}
+        return phrase.isthing and len(phrase.segment_ids) == 1 and phrase.segment_ids[0] not in crowds
 
 
 class Source:

@@ -31,8 +31,8 @@ from ppmn.distributed import (
 )
 from ppmn.errors import InputError
 from ppmn.model.folder import MODEL_FILE, save_model, sha256
-from ppmn.model.losses import RoundLoss, ppm_losses, total_loss
 from ppmn.model.network import PPMN
+from ppmn.training.batch_loss import BatchLoss, batch_loss
 from ppmn.training.dataset import (
     BatchTargets,
     Item,
@@ -41,7 +41,7 @@ from ppmn.training.dataset import (
     epoch_batches,
     read_batches,
 )
-from ppmn.training.encoder_inputs import image_inputs, open_caches, text_inputs
+from ppmn.training.encoder_inputs import open_caches
 from ppmn.training.initial import initial_model
 from ppmn.training.run_folder import Progress, RunFolder
 from ppmn.training.schedule import WeightAverage, copy_weights, learning_rate, parameter_groups
@@ -153,53 +153,27 @@ class Trainer:
         scale = 1 if config.per_process else process_count()  # DDP takes the mean over processes
         for number, (batch, target) in enumerate(zip(batches, targets, strict=True), 1):
             with self.gradient_sync(number == len(batches)):
-                losses, pointing = self.losses(batch, target, pixels, rows)
-                ((total_loss(losses) + pointing) * scale).backward()
-            bce += sum(float(loss.bce.detach()) for loss in losses)
-            dice += sum(float(loss.dice.detach()) for loss in losses)
-            point += float(pointing.detach())
+                loss = self.loss(batch, target, pixels, rows)
+                (loss.total * scale).backward()
+            bce += sum(float(part.bce.detach()) for part in loss.rounds)
+            dice += sum(float(part.dice.detach()) for part in loss.rounds)
+            point += float(loss.pointing.detach())
         means = process_count() if config.per_process else 1
         bce, dice, point = (value / means for value in sum_over_processes(bce, dice, point))
-        loss = bce + dice + point
-        if not math.isfinite(loss):
+        total = bce + dice + point
+        if not math.isfinite(total):
             names = ", ".join(item.name for item in items)
-            raise InputError(f"the loss is {loss} at step {progress.total} on the images {names}")
+            raise InputError(f"the loss is {total} at step {progress.total} on the images {names}")
         self.update()
         line = {"total": progress.total, "epoch": progress.epoch, "rows": rows}
-        line |= {"seconds": round(time.perf_counter() - started, 3), "loss": loss}
+        line |= {"seconds": round(time.perf_counter() - started, 3), "loss": total}
         return line | {"bce": bce, "dice": dice, "point": point, "lr": self.optimizer.param_groups[0]["lr"]}
 
-    def losses(
-        self, items: Sequence[Item], targets: BatchTargets, pixels: float, rows: float
-    ) -> tuple[list[RoundLoss], Tensor]:
-        """The losses of every round and of pointing, as parts of means over `pixels` and `rows`.
-
-        Where no map is drawn, the second is zero.
-        """
-        device, dtype = self.device, next(self.model.head.parameters()).dtype
-        images = image_inputs(items, self.model, self.data.caches.image, device)
-        words = cached_words(items, self.model, self.data.caches.text, device)
-        captions = [caption for item in items for caption in item.captions]
-        per_image = [len(item.captions) for item in items]
-        targets = targets.to(device, dtype)
-        inside = targets.inside(self.token_stride) if self.config.model.pointing else None
-        with torch.autocast(device.type, torch.bfloat16, enabled=self.config.precision == "bfloat16"):
-            maps, _ = self.network(images, captions, per_image=per_image, words=words, inside=inside)
-        H = [h.to(dtype) for h in maps.H]
-        losses = ppm_losses(H, targets.Y, self.config.model, targets.valid, pixels, rows)
-        if inside is None:
-            return losses, torch.zeros((), device=device, dtype=dtype)
-        pointing = point_loss(maps.pointed, inside, targets.absent, rows)
-        single, valid = targets.single, targets.valid
-        (objects,) = ppm_losses(
-            [maps.objects[single].to(dtype)],
-            targets.Y[single],
-            self.config.model,
-            valid[single],
-            pixels,
-            rows,
+    def loss(self, items: Sequence[Item], targets: BatchTargets, pixels: float, rows: float) -> BatchLoss:
+        """The loss of a part of a batch, as parts of means over `pixels` and `rows`."""
+        return batch_loss(
+            self.network, self.model, self.data.caches, items, targets, self.config, pixels, rows
         )
-        return losses, pointing + objects.bce + objects.dice
 
     def readable(self, samples: Sequence[Item | UnreadableSample]) -> list[Item]:
         """The samples that could be read; more unreadable ones than allowed end the run."""
