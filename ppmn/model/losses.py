@@ -58,7 +58,9 @@ def ppm_losses(
     losses = []
     for raw in maps:
         H = raw
-        if H.shape[-2:] != Y.shape[-2:]:
+        if not len(H):
+            H = H.reshape(Y.shape)
+        elif H.shape[-2:] != Y.shape[-2:]:
             H = fn.interpolate(H[None], Y.shape[-2:], mode="bilinear", align_corners=False)[0]
         bce = bce_loss(H, Y, valid, pixels)
         losses.append(RoundLoss(bce, dice_loss(H, Y, config.dice, valid, queries)))
