@@ -270,7 +270,7 @@ class Pointing(nn.Module):
         bias = b1 - 2 * (on_place @ place[..., None])[..., 0]  # (m, 8)
         z = torch.addmm(bias.flatten()[:, None], on_pixels.flatten(0, 1), features.pixels[image].flatten(1))
         z = torch.addmm(z, on_place.flatten(0, 1), features.grid[image].T, alpha=2)  # (8 m, HW)
-        z = z.view(len(parameters), _HIDDEN, -1)
+        z = z.unflatten(0, (len(parameters), _HIDDEN))
         if H is not None:
             z = z + on_map * (_MAP_SCALE * H)[:, None]
         z = torch.baddbmm(b2[..., None], w2.unflatten(-1, (_HIDDEN, _HIDDEN)), z.relu()).relu()
