@@ -18,7 +18,7 @@ from ppmn.model.text import TextEncoder
 class PatchEncoder(nn.Module):
     """One linear layer per level: patches of 4, 8, 16 and 32 pixels -> p2..p5."""
 
-    channels, stride, multiple = 32, 8, 32
+    channels, token_channels, stride, multiple = 32, 32, 8, 32
 
     def __init__(self) -> None:
         super().__init__()

@@ -160,8 +160,8 @@ def test_narratives_are_regenerated_and_images_held_out_by_name(bare: Path, text
     data = TrainingSet(open_training_sources([DataSpec(bare)]), config, model, FeatureCaches())
     first, again, later = data[(0, 0)], data[(0, 0)], data[(1, 0)]
     assert isinstance(first, Item) and isinstance(again, Item) and isinstance(later, Item)
-    assert first.tokens == again.tokens and torch.equal(first.targets, again.targets)
-    assert first.tokens != later.tokens
+    assert first.captions == again.captions and torch.equal(first.targets, again.targets)
+    assert first.captions != later.captions
     source = data.sources[0]
     held = {i for i in range(len(source)) if held_out(source.annotation(i), 0.3)}
     assert held and held.isdisjoint(index for _, index in data.references)
@@ -181,24 +181,20 @@ def test_copies_have_other_narratives_and_fixed_augmentation(
     assert isinstance(unchanged, Item) and unchanged.image is not None and len(images) == 4
     assert torch.equal(images[0], unchanged.image) and torch.equal(images[0], images[1])
     assert torch.equal(images[2], images[3]) and not torch.equal(images[0], images[2])
-    assert len({item.tokens.ids for item in items}) == 4
+    assert len({item.captions[0].ids for item in items}) == 4
     image_inputs(items, run.model, run.data.caches.image, torch.device("cpu"))
     again = [run.data[place] for place in places]
     assert all(isinstance(item, Item) and item.image is None for item in again)
 
 
-def test_several_narratives_per_image_are_joined(bare: Path) -> None:
+def test_several_narratives_per_image_are_captions_of_their_own(bare: Path) -> None:
     source = Source(bare, "train", 1.0)
     once, twice = (
         source.sample(0, rng_for(7, 0, 0), negative_phrases=1, narratives_per_image=n) for n in (1, 2)
     )
-    assert twice.caption.startswith(f"{once.caption} ")
-    first, rest = twice.phrases[: len(once.phrases)], twice.phrases[len(once.phrases) :]
-    assert first == once.phrases and rest
-    second = twice.caption[len(once.caption) + 1 :]
-    for phrase in rest:
-        said = twice.caption[phrase.start : phrase.end]
-        assert said and said in second and phrase.start > len(once.caption)
+    assert twice.captions[0] == once.captions[0] and len(twice.captions) > len(once.captions)
+    assert twice.captions[1] != once.captions[0]
+    assert twice.phrases[: len(once.captions[0].phrases)] == once.captions[0].phrases
 
 
 def test_pasted_things_lie_within_their_segments(scenes: Path) -> None:
