@@ -51,6 +51,7 @@ class Segment:
     bbox: Box
     iscrowd: bool = False
     score: float | None = None
+    expressions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -175,4 +176,5 @@ def _segment(raw: Mapping[str, Any]) -> Segment:
         raise ValueError(f"segment id {raw['id']} is not a color between 1 and {IGNORE_ID}")
     x, y, w, h = (int(v) for v in raw["bbox"])
     id, area, crowd = int(raw["id"]), int(raw["area"]), bool(raw.get("iscrowd", 0))
-    return Segment(id, raw["category_id"], area, (x, y, w, h), crowd, raw.get("score"))
+    expressions = tuple(raw.get("expressions", ()))
+    return Segment(id, raw["category_id"], area, (x, y, w, h), crowd, raw.get("score"), expressions)

@@ -14,12 +14,11 @@ from ppmn.data.index import open_narratives
 from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
 from ppmn.data.panoptic import IGNORE_ID, UNLABELED, DataSpec, PanopticImage, read_panoptic
 from ppmn.errors import InputError
+from ppmn.evaluation.selection import generated_narrative
 from ppmn.images import read_image
 from ppmn.synthetic.narrator import GeneratedCaption, Narrator, join_captions, rng_for
 from ppmn.training.augment import color_jitter, flip_and_crop, paste_things
 from ppmn.types import SegmentIds
-
-VALIDATION_EPOCH = 2**31  # seeds the narratives that are generated for validation
 
 
 @dataclass(frozen=True)
@@ -143,8 +142,7 @@ class Source:
         """The narrative for validation: the annotated one, or one that is the same at every call."""
         if self.narratives is not None:
             return self.narratives[index]
-        sample = self.sample(index, rng_for(seed, VALIDATION_EPOCH, index))
-        return Narrative(sample.annotation, index, sample.caption, sample.phrases)
+        return generated_narrative(self.narrator, self.images[index], index, seed)
 
 
 def open_training_sources(specs: Sequence[DataSpec]) -> list[Source]:
@@ -156,9 +154,3 @@ def open_training_sources(specs: Sequence[DataSpec]) -> list[Source]:
     if not any(len(source) for source in sources):
         raise InputError(f"there is nothing to train on in {', '.join(str(spec.root) for spec in specs)}")
     return sources
-
-
-def held_out(annotation: PanopticImage, fraction: float) -> bool:
-    """Whether an image is for validation: decided by its name, so in all sources that have it."""
-    digest = hashlib.sha256(annotation.file.stem.encode()).digest()
-    return int.from_bytes(digest[:4], "big") < fraction * 2**32

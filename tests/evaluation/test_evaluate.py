@@ -123,7 +123,8 @@ def run(root: Path, *options: str | Path) -> dict[str, Any]:
 def test_scores_of_perfect_and_empty_answers(root, load, protocol):
     truth = run(root, "--model", "truth", "--protocol", protocol)
     nothing = run(root, "--model", "nothing", "--protocol", protocol)
-    assert truth["phrases"] == {"overall": 9, "things": 6, "stuff": 3, "singulars": 6, "plurals": 3}
+    paper = {"overall": 9, "things": 6, "stuff": 3, "singulars": 6, "plurals": 3}
+    assert truth["phrases"] == paper | {"things_alone": 0, "things_among": 3, "plurals_some": 3}
     assert len(truth["records"]) == 9 and truth["data"][0]["narratives"] == 3
     for split in SPLITS:
         assert truth[split] == pytest.approx(100, abs=0.0011) and nothing[split] == pytest.approx(
