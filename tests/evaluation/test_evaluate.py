@@ -394,4 +394,4 @@ def test_two_processes_score_the_same_as_one(root, load, tmp_path):
     same = set(alone) - {"model", "threshold"}
     assert {key: together[key] for key in same} == {key: alone[key] for key in same}
     assert (tmp_path / "again.jsonl").read_text() == file.read_text()
-    assert done.stdout.count("Average Recall") == 1
+    assert done.stdout.count("p.jsonl on tiny:val") == 1
