@@ -168,7 +168,7 @@ def format_referring(report: Mapping[str, Any]) -> str:
     lines = [
         f"{report['model']} on {', '.join(report['data'])}{part}: {report['images']:,} images, "
         f"threshold {report['threshold']:g}; found = IoU of at least {_HIT}",
-        f"{'':<34}{'masks found':>26}{'boxes found':>26}{'expressions':>13}",
+        f"{'':<44}{'masks found':>24}{'boxes found':>24}{'expressions':>13}",
     ]
     names = {"referring": report["model"], "largest": "largest of its category"}
     for key, name in names.items():
@@ -176,7 +176,7 @@ def format_referring(report: Mapping[str, Any]) -> str:
             values = report[key][row]
             cells = [_cell(values[kind], values[f"{kind}_interval"]) for kind in ("mask", "box")]
             counted = f"{values['expressions']:>13,}"
-            lines.append(f"{f'{name}, {label}':<34}" + "".join(f"{c:>26}" for c in cells) + counted)
+            lines.append(f"{f'{name}, {label}':<44}" + "".join(f"{c:>24}" for c in cells) + counted)
     return "\n".join(lines)
 
 

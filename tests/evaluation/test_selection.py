@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from ppmn.data.panoptic import DataSpec, PanopticImage, Segment
 from ppmn.data.partition import held_out, in_part
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import evaluate, instance_split, open_narratives_of
+from ppmn.evaluation.metrics import INSTANCE_SPLITS
 from ppmn.evaluation.report import build_report, compare_reports, read_report, write_report
+from ppmn.presets import compact
 from ppmn.training.sources import Source
 from ppmn.training.validation import validation_narratives
 
@@ -73,9 +76,7 @@ def test_reports_without_instance_splits_are_still_read(tmp_path: Path):
     sources = open_narratives_of([DataSpec(root, "val2017")])
     report = build_report(evaluate(perfect, sources).metric, "model", 0.5, sources)
     assert (report["things_alone"], report["things_among"]) == (100, None)
-    old = {
-        k: v for k, v in report.items() if k not in ("part", "things_alone", "things_among", "plurals_some")
-    }
+    old = {k: v for k, v in report.items() if k not in ("part", *INSTANCE_SPLITS)}
     old["records"] = [{k: v for k, v in r.items() if k != "instances"} for r in report["records"]]
     write_report(old, tmp_path / "old.json")
     difference, only_one = compare_reports(report, read_report(tmp_path / "old.json"))
@@ -83,7 +84,7 @@ def test_reports_without_instance_splits_are_still_read(tmp_path: Path):
     assert main(["evaluate", "--curves", str(tmp_path / "c.png"), "--with", str(tmp_path / "old.json")]) == 0
 
 
-@given(st.lists(st.text(min_size=1, max_size=12).filter(lambda t: "\0" not in t and "/" not in t)))
+@given(st.lists(st.text("abé01_-. ", min_size=1, max_size=8), max_size=20))
 def test_train_and_validation_are_a_partition(names):
     images = [PanopticImage(n, Path(f"{name}.jpg"), Path(), 1, 1, ()) for n, name in enumerate(names)]
     train, validation = ({i.id for i in images if in_part(i, part)} for part in ("train", "validation"))
@@ -113,7 +114,7 @@ def test_parts_of_a_source_are_measured(scenes: Path, bare: Path, narrated: bool
 
 def test_generated_narratives_are_those_of_training(bare: Path):
     (rows,) = open_narratives_of([DataSpec(bare, "train")], "validation").values()
-    config = TrainConfig(validation_images=1000)
+    config = replace(compact(), validation_images=1000)
     (trained,) = validation_narratives([Source(bare, "train")], config).values()
     assert [(n.index, n.caption, n.phrases) for n in rows] == [
         (n.index, n.caption, n.phrases) for n in trained
