@@ -39,10 +39,10 @@ def common_nouns(file: Path) -> Counter[str]:
     return Counter(singular(phrase.head) for phrase in phrases if not phrase.abstract)
 
 
-def category_probes(sources: Sequence[Panoptic], noun: str) -> Iterator[Probe]:
+def category_probes(sources: Sequence[tuple[Panoptic, Lexicon]], noun: str) -> Iterator[Probe]:
     """A noun alone, singular or plural, where the masks say what it means."""
-    for panoptic in sources:
-        meant = Lexicon(panoptic.categories).category_ids(Word(noun, NounForm.SINGULAR))
+    for panoptic, lexicon in sources:
+        meant = lexicon.category_ids(Word(noun, NounForm.SINGULAR))
         for image in panoptic.images if meant else ():
             segments = [s for s in image.segments if s.category_id in meant]
             several = len(segments) > 1 or any(s.iscrowd for s in segments)
@@ -55,40 +55,47 @@ def people_probes(root: Path) -> dict[str, list[Probe]]:
     """Phrases that people wrote about held-out images, by their head noun."""
     found: dict[str, list[Probe]] = defaultdict(list)
     for panoptic in shared.held_out_sources(root, BY_PEOPLE):
-        if narratives_file(panoptic.root, panoptic.split).is_file():
-            spec = DataSpec(panoptic.root, panoptic.split)
-            for narrative in (n for rows in open_narratives_of([spec], "validation").values() for n in rows):
-                for phrase in narrative.grounded:
-                    span = (phrase.start, phrase.end)
-                    for noun in head(narrative.caption[phrase.start : phrase.end]):
-                        probe = Probe(
-                            narrative.image, narrative.caption, span, phrase.segment_ids, COLUMNS[2]
-                        )
-                        found[noun].append(probe)
-        for image in panoptic.images:
-            for segment in image.segments:
-                for text in segment.expressions:
-                    for noun in head(text):
-                        found[noun].append(Probe(image, text, (0, len(text)), (segment.id,), COLUMNS[2]))
+        for probe in [*narrated_probes(panoptic), *expression_probes(panoptic)]:
+            start, end = probe.span
+            phrases = find_phrases(probe.caption[start:end])
+            if phrases:
+                found[singular(phrases[0].head)].append(probe)
     return found
 
 
-def head(text: str) -> list[str]:
-    """The head noun of the first noun phrase, in the singular; nothing if there is none."""
-    return [singular(phrase.head) for phrase in find_phrases(text)[:1]]
+def narrated_probes(panoptic: Panoptic) -> Iterator[Probe]:
+    """The grounded phrases of the held-out narratives of a source, if it has any."""
+    if not narratives_file(panoptic.root, panoptic.split).is_file():
+        return
+    for rows in open_narratives_of([DataSpec(panoptic.root, panoptic.split)], "validation").values():
+        for narrative in rows:
+            for phrase in narrative.grounded:
+                span = (phrase.start, phrase.end)
+                yield Probe(narrative.image, narrative.caption, span, phrase.segment_ids, COLUMNS[2])
+
+
+def expression_probes(panoptic: Panoptic) -> Iterator[Probe]:
+    """The expressions of the segments of a source."""
+    for image in panoptic.images:
+        for segment in image.segments:
+            for text in segment.expressions:
+                yield Probe(image, text, (0, len(text)), (segment.id,), COLUMNS[2])
 
 
 def choose_probes(args: argparse.Namespace) -> dict[str, list[Probe]]:
     """At most `per_noun` probes of each noun and column, for the most frequent nouns that have any."""
-    sources = shared.held_out_sources(args.data_root, COMPLETE)
+    held_out = shared.held_out_sources(args.data_root, COMPLETE)
+    sources = [(panoptic, Lexicon(panoptic.categories)) for panoptic in held_out]
     people = people_probes(args.data_root)
     rng = np.random.default_rng(args.seed)
     chosen: dict[str, list[Probe]] = {}
     for noun, _ in common_nouns(args.narratives).most_common():
+        if len(chosen) == args.nouns:
+            break
         columns: dict[str, list[Probe]] = defaultdict(list)
         for probe in [*category_probes(sources, noun), *people.get(noun, ())]:
             columns[probe.row].append(probe)
-        if columns and len(chosen) < args.nouns:
+        if columns:
             drawn = ([p[int(i)] for i in rng.permutation(len(p))[: args.per_noun]] for p in columns.values())
             chosen[noun] = [probe for probes in drawn for probe in probes]
     everything = [probe for probes in chosen.values() for probe in probes]
