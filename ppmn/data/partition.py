@@ -1,13 +1,12 @@
 """Which images are for training and which for validation: decided by the name of the file alone."""
 
 import hashlib
-from typing import Literal, get_args
+from typing import Literal
 
 from ppmn.config import TrainConfig
 from ppmn.data.panoptic import PanopticImage
 
 Part = Literal["all", "train", "validation"]
-PARTS: tuple[Part, ...] = get_args(Part)
 
 
 def held_out(annotation: PanopticImage, fraction: float) -> bool:
