@@ -9,10 +9,10 @@ from ppmn.cli.arguments import parse_spec
 from ppmn.errors import InputError
 
 if TYPE_CHECKING:
-    from ppmn.data.index import Narratives
     from ppmn.evaluation.evaluate import EvaluationRun
     from ppmn.evaluation.predictions import Answers
     from ppmn.evaluation.report import EvaluationReport
+    from ppmn.evaluation.selection import NarrativeSource
 
 HELP = "measure a model, or files of predictions"
 
@@ -24,6 +24,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measured.add_argument("--predictions", type=Path, metavar="FILE", help="or JSON lines of predictions")
     data_help = "data set to measure on; repeatable"
     add("--data", action="append", default=[], metavar="ROOT[:SPLIT]", help=data_help)
+    referring_help = "or expressions that refer to single objects; repeatable"
+    add("--referring", action="append", default=[], metavar="ROOT[:SPLIT]", help=referring_help)
+    part_help = "only images of one side of the training split (default: all)"
+    add("--part", choices=("all", "train", "validation"), default="all", help=part_help)
     protocol_help = "how masks are compared (default: full)"
     add("--protocol", choices=("full", "ppmn2022"), default="full", help=protocol_help)
     add("-o", "--out", "--json", type=Path, metavar="RUN.json", help="write every figure as JSON")
@@ -52,14 +56,16 @@ def run(args: argparse.Namespace) -> None:
     if others and args.curves and not (args.model or args.predictions):
         return curves(others, args.curves)
     _check(args, [report for _, report in others] + ([compared] if compared else []))
+    if args.referring:
+        return _run_referring(args)
     with process_group():
-        sources = open_narratives_of([parse_spec(text) for text in args.data])
+        sources = open_narratives_of([parse_spec(text) for text in args.data], args.part)
         answers, name, threshold = _answers(args, sources)
         keep = bool(args.worst or args.save_predictions)
         found = evaluate(answers, sources, protocol=args.protocol, keep_predictions=keep)
         if not is_main_process():
             return None
-        report = build_report(found.metric, name, threshold, sources)
+        report = build_report(found.metric, name, threshold, sources, args.part)
         _show(args, found, report, compared)
         if args.curves:
             curves([(name, report), *others], args.curves)
@@ -70,6 +76,8 @@ def run(args: argparse.Namespace) -> None:
 def _check(args: argparse.Namespace, reports: Sequence["EvaluationReport"]) -> None:
     if not (args.model or args.predictions):
         raise InputError("nothing to measure: give --model or --predictions, or --curves and --with")
+    if args.referring:
+        return _check_referring(args)
     if not args.data:
         raise InputError("nothing to measure on: give --data ROOT[:SPLIT]")
     if args.worst < 0:
@@ -82,8 +90,38 @@ def _check(args: argparse.Namespace, reports: Sequence["EvaluationReport"]) -> N
         raise InputError("files of predictions hold masks of the image's size and need protocol full")
 
 
+def _check_referring(args: argparse.Namespace) -> None:
+    others = ("data", "predictions", "save_predictions", "compare", "curves", "with_runs", "worst")
+    given = [name.removesuffix("_runs").replace("_", "-") for name in others if getattr(args, name)]
+    given += ["protocol"] if args.protocol != "full" else []
+    if given:
+        raise InputError(f"--referring measures expressions of its own; it cannot be used with --{given[0]}")
+
+
+def _run_referring(args: argparse.Namespace) -> None:
+    import ppmn
+    from ppmn.distributed import is_main_process, process_group
+    from ppmn.evaluation.referring import (
+        format_referring,
+        measure_referring,
+        open_referring,
+        referring_report,
+    )
+    from ppmn.files import write_json
+
+    with process_group():
+        sources = open_referring([parse_spec(text) for text in args.referring], args.part)
+        grounder = ppmn.load(args.model)
+        report = referring_report(measure_referring(grounder, sources), grounder, args.part)
+        if not is_main_process():
+            return
+        if args.out:
+            write_json(args.out, report, indent=1)
+        print(format_referring(report))
+
+
 def _answers(
-    args: argparse.Namespace, sources: Mapping[str, "Narratives"]
+    args: argparse.Namespace, sources: Mapping[str, "NarrativeSource"]
 ) -> tuple["Answers", str, float | None]:
     """What answers, its name and its threshold."""
     import ppmn

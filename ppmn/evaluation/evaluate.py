@@ -10,16 +10,17 @@ import numpy as np
 from PIL import Image
 from tqdm import tqdm
 
-from ppmn.data.index import Narratives, open_narratives
-from ppmn.data.narratives import Narrative
-from ppmn.data.panoptic import IGNORE_ID, DataSpec
+from ppmn.data.narratives import AnnotatedPhrase, Narrative
+from ppmn.data.panoptic import IGNORE_ID, DataSpec, PanopticImage
+from ppmn.data.partition import Part
 from ppmn.data.targets import Rows, targets_ppmn2022
 from ppmn.distributed import gather_objects, is_main_process, process_count, process_rank
 from ppmn.errors import InputError
 from ppmn.evaluation import metrics
 from ppmn.evaluation.figures import SheetRow, sheet
-from ppmn.evaluation.metrics import AverageRecall, PhraseKey
+from ppmn.evaluation.metrics import AverageRecall, InstanceSplit, PhraseKey
 from ppmn.evaluation.predictions import Answers, Prediction, measurable
+from ppmn.evaluation.selection import NarrativeSource, read_segment_ids, select_narratives
 from ppmn.images import read_image
 from ppmn.model.preprocess import Preprocess
 from ppmn.types import Map, Mask, SegmentIds, Size, Span
@@ -58,9 +59,9 @@ class EvaluationRun:
     predictions: dict[PhraseKey, Prediction]
 
 
-def open_narratives_of(specs: Sequence[DataSpec]) -> dict[str, Narratives]:
-    """The narratives of every split that is meant, by `folder:split`."""
-    sources: dict[str, Narratives] = {}
+def open_narratives_of(specs: Sequence[DataSpec], part: Part = "all") -> dict[str, NarrativeSource]:
+    """The narratives of every split that is meant, by `folder:split`; see `select_narratives`."""
+    sources: dict[str, NarrativeSource] = {}
     for spec in specs:
         if spec.weight != 1:
             raise InputError(
@@ -70,7 +71,9 @@ def open_narratives_of(specs: Sequence[DataSpec]) -> dict[str, Narratives]:
             name = f"{spec.root.resolve().name}:{split}"
             if name in sources:
                 raise InputError(f"two sources are called {name}, one of them in {spec.root}")
-            sources[name] = open_narratives(spec.root, split)
+            sources[name] = select_narratives(spec.root, split, part)
+    if part != "all" and not any(sources.values()):
+        raise InputError(f"no image of {', '.join(sources)} is in the part {part}")
     return sources
 
 
@@ -121,7 +124,7 @@ def evaluate(
 
 def _measure(run: EvaluationRun, source: str, narrative: Narrative, answers: Answers, keep: bool) -> None:
     protocol = run.metric.protocol
-    ids = _segment_ids(narrative)
+    ids = read_segment_ids(narrative.image)
     phrases = measurable(source, narrative, protocol)
     truths = _truths(ids, [phrase.segment_ids for phrase in phrases.values()], protocol)
     valid = ids != IGNORE_ID
@@ -135,17 +138,24 @@ def _measure(run: EvaluationRun, source: str, narrative: Narrative, answers: Ans
         if mask is not None and keep:
             run.predictions[key] = Prediction.of(mask, score)
         counted = mask & valid if mask is not None and protocol == "full" else mask
-        run.metric.update(key, counted, truth, thing=phrase.isthing, plural=phrase.plural)
-
-
-def _segment_ids(narrative: Narrative) -> SegmentIds:
-    image, ids = narrative.image, narrative.image.ids()
-    if ids.shape != (image.height, image.width):
-        raise InputError(
-            f"{image.segmentation} has {ids.shape[0]} x {ids.shape[1]} pixels, its annotation says "
-            f"{image.height} x {image.width}"
+        instances = instance_split(phrase, narrative.image)
+        run.metric.update(
+            key, counted, truth, thing=phrase.isthing, plural=phrase.plural, instances=instances
         )
-    return ids
+
+
+def instance_split(phrase: AnnotatedPhrase, image: PanopticImage) -> InstanceSplit | None:
+    """Whether a thing phrase must be told from others of its kind: by the categories of the image's segments.
+
+    Crowds count as others too. Stuff, absent phrases and plurals that mean all of their kind are in no split.
+    """
+    if not (phrase.isthing and phrase.segment_ids):
+        return None
+    kinds = {s.category_id for s in image.segments if s.id in phrase.segment_ids}
+    others = any(s.category_id in kinds and s.id not in phrase.segment_ids for s in image.segments)
+    if phrase.plural:
+        return "plurals_some" if others else None
+    return "things_among" if others else "things_alone"
 
 
 def _truths(ids: SegmentIds, rows: Rows, protocol: metrics.Protocol) -> Iterable[Mask]:
@@ -177,7 +187,8 @@ def worst_sheet(
 
 
 def _worst_row(run: EvaluationRun, key: PhraseKey, narrative: Narrative, iou: float) -> SheetRow:
-    phrase, image, ids = narrative.phrases[key.phrase], narrative.image, _segment_ids(narrative)
+    phrase, image = narrative.phrases[key.phrase], narrative.image
+    ids = read_segment_ids(image)
     prediction = run.predictions.get(key)
     mask = np.zeros_like(ids, bool) if prediction is None else prediction.mask()
     if run.metric.protocol == "ppmn2022" and prediction is not None:

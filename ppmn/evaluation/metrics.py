@@ -9,7 +9,7 @@ import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,7 +19,9 @@ from ppmn.errors import InputError
 
 Protocol = Literal["full", "ppmn2022"]
 PROTOCOLS: tuple[Protocol, ...] = ("full", "ppmn2022")
-SPLITS = ("overall", "things", "stuff", "singulars", "plurals")
+SPLITS = ("overall", "things", "stuff", "singulars", "plurals")  # the paper's
+InstanceSplit = Literal["things_alone", "things_among", "plurals_some"]
+INSTANCE_SPLITS: tuple[InstanceSplit, ...] = get_args(InstanceSplit)
 CURVE_THRESHOLDS = tuple(i / 100 for i in range(101))
 
 
@@ -41,6 +43,7 @@ class PhraseScore:
     plural: bool
     empty: bool = False  # nothing in the ground truth
     missing: bool = False  # nothing was predicted: counts as zero
+    instances: InstanceSplit | None = None  # where others of the kind matter; see docs/benchmark.md
 
 
 class Interval(NamedTuple):
@@ -129,13 +132,20 @@ class AverageRecall:
         self.phrase_scores: dict[Any, PhraseScore] = {}
 
     def update(
-        self, key: Hashable, prediction: ArrayLike | None, truth: ArrayLike, *, thing: bool, plural: bool
+        self,
+        key: Hashable,
+        prediction: ArrayLike | None,
+        truth: ArrayLike,
+        *,
+        thing: bool,
+        plural: bool,
+        instances: InstanceSplit | None = None,
     ) -> float:
         """Measure one phrase and return its IoU; `prediction=None`: nothing was predicted."""
         true = _mask(truth)
         predicted = np.zeros_like(true) if prediction is None else prediction
         value = iou(predicted, true, self.protocol)
-        self._add(key, PhraseScore(value, thing, plural, not true.any(), prediction is None))
+        self._add(key, PhraseScore(value, thing, plural, not true.any(), prediction is None, instances))
         return value
 
     def merge(self, phrase_scores: Mapping[Any, PhraseScore]) -> None:
@@ -149,7 +159,7 @@ class AverageRecall:
             self.merge(part)
 
     def compute(self) -> Scores:
-        """All five splits, the curve, the counts and the intervals of the phrases measured so far."""
+        """All splits, the curve, the counts and the intervals of the phrases measured so far."""
         kept = self._counted()
         rows = [self.phrase_scores[k] for k in kept]
         ious = np.array([r.iou for r in rows], np.float64)
@@ -238,4 +248,5 @@ def _members(rows: Sequence[PhraseScore]) -> dict[str, NDArray[np.bool_]]:
     things = np.array([r.thing for r in rows], bool)
     plurals = np.array([r.plural for r in rows], bool)
     everything = np.ones(len(rows), bool)
-    return dict(zip(SPLITS, (everything, things, ~things, ~plurals, plurals), strict=True))
+    members = dict(zip(SPLITS, (everything, things, ~things, ~plurals, plurals), strict=True))
+    return members | {s: np.array([r.instances == s for r in rows], bool) for s in INSTANCE_SPLITS}

@@ -7,10 +7,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ppmn.data.index import Narratives
+from ppmn.data.partition import Part
 from ppmn.errors import InputError
 from ppmn.evaluation.metrics import (
     CURVE_THRESHOLDS,
+    INSTANCE_SPLITS,
     PROTOCOLS,
     SPLITS,
     AverageRecall,
@@ -18,13 +19,18 @@ from ppmn.evaluation.metrics import (
     PhraseKey,
     PhraseScore,
 )
+from ppmn.evaluation.selection import NarrativeSource
 from ppmn.files import read_json, replacing
 
 EvaluationReport = dict[str, Any]
 
 
 def build_report(
-    metric: AverageRecall, model: str, threshold: float | None, sources: Mapping[str, Narratives]
+    metric: AverageRecall,
+    model: str,
+    threshold: float | None,
+    sources: Mapping[str, NarrativeSource],
+    part: Part = "all",
 ) -> EvaluationReport:
     """Every figure of a run, and what it was measured on. Scores are from 0 to 100."""
     scores = metric.compute()
@@ -32,6 +38,7 @@ def build_report(
         "protocol": scores.protocol,
         "model": model,
         "threshold": threshold,
+        "part": part,
         "data": [
             {"source": source, "fingerprint": n.fingerprint, "narratives": len(n)}
             for source, n in sources.items()
@@ -76,17 +83,21 @@ def compare_reports(
 
 
 def format_report(content: EvaluationReport) -> str:
-    """The paper's table, with the number of phrases and a bootstrap interval under each value."""
+    """The paper's table and the splits by instances; under each value its bootstrap interval and phrases."""
     threshold = "" if content["threshold"] is None else f", threshold {content['threshold']:g}"
-    intervals = [content["interval"][s] for s in SPLITS]
+    part = "" if content["part"] == "all" else f"the {content['part']} images of "
     lines = [
-        f"{content['model']} on {', '.join(d['source'] for d in content['data'])}: "
+        f"{content['model']} on {part}{', '.join(d['source'] for d in content['data'])}: "
         f"protocol {content['protocol']}{threshold}",
-        _row("", SPLITS),
-        _row("Average Recall", ["-" if content[s] is None else f"{content[s]:.1f}" for s in SPLITS]),
-        _row("95 % interval", [f"{i[0]:.1f} to {i[1]:.1f}" if i else "-" for i in intervals]),
-        _row("phrases", [f"{content['phrases'][s]:,}" for s in SPLITS]),
     ]
+    for splits in (SPLITS, INSTANCE_SPLITS):
+        intervals = [content["interval"][s] for s in splits]
+        lines += [
+            _row("", splits),
+            _row("Average Recall", ["-" if content[s] is None else f"{content[s]:.1f}" for s in splits]),
+            _row("95 % interval", [f"{i[0]:.1f} to {i[1]:.1f}" if i else "-" for i in intervals]),
+            _row("phrases", [f"{content['phrases'][s]:,}" for s in splits]),
+        ]
     if content["missing"]:
         lines.append(f"{content['missing']:,} phrases have no prediction and count as zero")
     if content["empty"]:
@@ -100,13 +111,14 @@ def format_report(content: EvaluationReport) -> str:
 
 def format_comparison(difference: Mapping[str, Interval | None], alone: int, other: str) -> str:
     """The paired difference to another run, in points of Average Recall."""
-    values = [difference[s] for s in SPLITS]
-    lines = [
-        f"difference to {other}, paired by phrase",
-        _row("", SPLITS),
-        _row("difference", [f"{i.mean:+.1f}" if i else "-" for i in values]),
-        _row("95 % interval", [f"{i.low:+.1f} to {i.high:+.1f}" if i else "-" for i in values]),
-    ]
+    lines = [f"difference to {other}, paired by phrase"]
+    for splits in (SPLITS, INSTANCE_SPLITS):
+        values = [difference[s] for s in splits]
+        lines += [
+            _row("", splits),
+            _row("difference", [f"{i.mean:+.1f}" if i else "-" for i in values]),
+            _row("95 % interval", [f"{i.low:+.1f} to {i.high:+.1f}" if i else "-" for i in values]),
+        ]
     if alone:
         lines.append(f"{alone:,} phrases are in only one of the two runs and are not compared")
     return "\n".join(lines)
@@ -129,7 +141,9 @@ def _metric(content: EvaluationReport) -> AverageRecall:
         for r in content["records"]:
             key = PhraseKey(fingerprints[r["source"]], r["image"], r["narrative"], r["phrase"])
             iou = math.nan if r["iou"] is None else float(r["iou"])
-            metric.merge({key: PhraseScore(iou, r["thing"], r["plural"], r["empty"], r["missing"])})
+            instances = r.get("instances")  # not in reports written before there was this split
+            score = PhraseScore(iou, r["thing"], r["plural"], r["empty"], r["missing"], instances)
+            metric.merge({key: score})
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"the report of {content['model']} has a broken record ({error!r})") from error
     return metric

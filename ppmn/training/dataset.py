@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ppmn.config import TrainConfig
 from ppmn.data.panoptic import IGNORE_ID
+from ppmn.data.partition import held_out
 from ppmn.data.targets import targets_area, targets_ppmn2022
 from ppmn.errors import InputError
 from ppmn.model.network import PPMN
@@ -20,7 +21,7 @@ from ppmn.model.preprocess import Preprocess
 from ppmn.model.text import Tokens
 from ppmn.synthetic.narrator import rng_for
 from ppmn.training.feature_cache import FeatureCaches, content_key
-from ppmn.training.sources import Source, TrainingSample, held_out
+from ppmn.training.sources import Source, TrainingSample
 from ppmn.types import Size
 
 SMALL_SCALE = 5 / 6  # of an image's sides in the first `small_epochs`

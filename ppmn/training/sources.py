@@ -15,6 +15,7 @@ from ppmn.data.index import open_narratives
 from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
 from ppmn.data.panoptic import IGNORE_ID, UNLABELED, DataSpec, PanopticImage, read_panoptic
 from ppmn.errors import InputError
+from ppmn.evaluation.selection import generated_narrative
 from ppmn.images import read_image
 from ppmn.synthetic.captions import GeneratedCaption, mirror_caption
 from ppmn.synthetic.narrator import Narrator, rng_for
@@ -22,7 +23,6 @@ from ppmn.training.augment import View, color_jitter, flip_and_crop, paste_thing
 from ppmn.types import SegmentIds
 
 _log = logging.getLogger(__name__)
-VALIDATION_EPOCH = 2**31  # seeds the narratives that are generated for validation
 
 
 @dataclass(frozen=True)
@@ -161,8 +161,7 @@ class Source:
         """The narrative for validation: the annotated one, or one that is the same at every call."""
         if self.narratives is not None:
             return self.narratives[index]
-        sample = self.sample(index, rng_for(seed, VALIDATION_EPOCH, index))
-        return Narrative(sample.annotation, index, sample.captions[0].caption, sample.captions[0].phrases)
+        return generated_narrative(self.narrator, self.images[index], index, seed)
 
 
 def mirror(image: Image.Image, ids: SegmentIds) -> tuple[Image.Image, SegmentIds]:
@@ -188,9 +187,3 @@ def open_training_sources(specs: Sequence[DataSpec]) -> list[Source]:
     if not any(len(source) for source in sources):
         raise InputError(f"there is nothing to train on in {', '.join(str(spec.root) for spec in specs)}")
     return sources
-
-
-def held_out(annotation: PanopticImage, fraction: float) -> bool:
-    """Whether an image is for validation: decided by its name, so in all sources that have it."""
-    digest = hashlib.sha256(annotation.file.stem.encode()).digest()
-    return int.from_bytes(digest[:4], "big") < fraction * 2**32

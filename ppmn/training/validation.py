@@ -6,13 +6,14 @@ from pathlib import Path
 
 from ppmn.config import TrainConfig
 from ppmn.data.narratives import Narrative
+from ppmn.data.partition import held_out
 from ppmn.data.targets import full_masks
 from ppmn.evaluation.evaluate import evaluate, model_answers
 from ppmn.evaluation.figures import SheetRow, sheet
 from ppmn.grounding.grounder import Grounder
 from ppmn.images import read_image
 from ppmn.model.network import PPMN
-from ppmn.training.sources import Source, held_out
+from ppmn.training.sources import Source
 
 SHEET_ROWS = 6
 

@@ -123,7 +123,8 @@ def run(root: Path, *options: str | Path) -> dict[str, Any]:
 def test_scores_of_perfect_and_empty_answers(root, load, protocol):
     truth = run(root, "--model", "truth", "--protocol", protocol)
     nothing = run(root, "--model", "nothing", "--protocol", protocol)
-    assert truth["phrases"] == {"overall": 9, "things": 6, "stuff": 3, "singulars": 6, "plurals": 3}
+    paper = {"overall": 9, "things": 6, "stuff": 3, "singulars": 6, "plurals": 3}
+    assert truth["phrases"] == paper | {"things_alone": 0, "things_among": 3, "plurals_some": 3}
     assert len(truth["records"]) == 9 and truth["data"][0]["narratives"] == 3
     for split in SPLITS:
         assert truth[split] == pytest.approx(100, abs=0.0011) and nothing[split] == pytest.approx(
@@ -393,4 +394,4 @@ def test_two_processes_score_the_same_as_one(root, load, tmp_path):
     same = set(alone) - {"model", "threshold"}
     assert {key: together[key] for key in same} == {key: alone[key] for key in same}
     assert (tmp_path / "again.jsonl").read_text() == file.read_text()
-    assert done.stdout.count("Average Recall") == 1
+    assert done.stdout.count("p.jsonl on tiny:val") == 1

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from ppmn.errors import InputError
 from ppmn.evaluation.metrics import (
+    SPLITS,
     AverageRecall,
     PhraseKey,
     average_recall,
@@ -149,8 +150,12 @@ def test_empty_truth_is_counted_apart_and_a_missing_prediction_is_zero():
         "stuff": 0,
         "singulars": 50,
         "plurals": None,
+        "things_alone": None,
+        "things_among": None,
+        "plurals_some": None,
     }
-    assert scores.phrases == {"overall": 2, "things": 1, "stuff": 1, "singulars": 2, "plurals": 0}
+    paper = {"overall": 2, "things": 1, "stuff": 1, "singulars": 2, "plurals": 0}
+    assert {split: scores.phrases[split] for split in SPLITS} == paper
     assert (scores.missing, scores.empty, scores.empty_found) == (1, 2, 1)
     metric.reset()
     assert metric.compute().average_recall["overall"] is None

@@ -12,6 +12,7 @@ from support.training import arguments, items, small_run, tiny
 from ppmn.cli import main
 from ppmn.config import Augment, TrainConfig
 from ppmn.data.panoptic import DataSpec
+from ppmn.data.partition import held_out
 from ppmn.errors import InputError
 from ppmn.images import read_image
 from ppmn.model import folder as weights
@@ -22,7 +23,7 @@ from ppmn.training.encoder_inputs import image_inputs, open_caches
 from ppmn.training.feature_cache import FeatureCache, FeatureCaches
 from ppmn.training.initial import initial_model
 from ppmn.training.run_folder import RunFolder
-from ppmn.training.sources import Source, held_out, open_training_sources
+from ppmn.training.sources import Source, open_training_sources
 from ppmn.training.trainer import Trainer
 
 
