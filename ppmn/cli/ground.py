@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{source} is not a file")
     grounder = ppmn.load(options.model, device=options.device)
     grounding = options.ground(grounder, GroundingJob(1, source, caption))
+    for warning in grounding.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
     print(describe(grounding, colors=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
     if args.out is not None:
         _print_files(ppmn.save(grounding, args.out, formats=formats, boxes=args.boxes))

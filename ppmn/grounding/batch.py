@@ -150,6 +150,8 @@ def _ground_job(job: GroundingJob, grounder: Grounder, options: BatchOptions, ou
         raise InputError(job.problem)
     start = time.perf_counter()
     grounding = options.ground(grounder, job)
+    for warning in grounding.warnings:
+        logger.warning("%s: %s", job.image, warning)
     part, folder = out / f"{job.folder}.partial", out / job.folder
     for old in (part, folder):
         shutil.rmtree(old, ignore_errors=True)

@@ -112,6 +112,7 @@ class EncodedImage:
             rounds=self._rounds(queries, maps, responses) if keep_rounds else (),
             image_name=self.name,
             model=self.model_name,
+            warnings=(caption.warning,) if caption.warning else (),
         )
 
     @torch.inference_mode()

@@ -117,6 +117,7 @@ def to_coco(grounding: Grounding, *, image_id: int = 1, masks: bool = True) -> d
         "model": grounding.model,
         "threshold": grounding.threshold,
         "skipped": [phrase.text for phrase in grounding.skipped],
+        "warnings": list(grounding.warnings),
     }
     return {
         "info": info,

@@ -95,6 +95,7 @@ class Grounding:
         rounds: Maps and pixels of rounds 0 to L, if they were kept.
         image_name: The file the image was read from, if it was.
         model: The name of the model.
+        warnings: Sentences that say why the answer may be wrong, such as a caption that is not English.
 
     Examples:
         >>> import ppmn
@@ -113,6 +114,7 @@ class Grounding:
     rounds: tuple[Round, ...] = field(default=(), repr=False)
     image_name: str | None = None
     model: str = ""
+    warnings: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.phrases)

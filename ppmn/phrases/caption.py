@@ -4,17 +4,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ppmn.errors import InputError
+from ppmn.phrases.language import language_warning
 from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
 from ppmn.types import Span
 
 
 @dataclass(frozen=True)
 class Caption:
-    """A caption without brackets, its phrases to ground, and those skipped because they name no object."""
+    """A caption with its phrases.
+
+    Attributes:
+        text: The caption without brackets.
+        phrases: The phrases to ground.
+        skipped: Phrases that are not grounded, because they name no object.
+        warning: One sentence if the caption seems not to be English, else "".
+    """
 
     text: str
     phrases: tuple[Phrase, ...]
     skipped: tuple[Phrase, ...] = ()
+    warning: str = ""
 
     @property
     def spans(self) -> list[Span]:
@@ -43,12 +52,12 @@ def parse_caption(text: str, *, spans: Sequence[Span] | None = None, all_phrases
         text, spans = parse_brackets(text)
     if not text.strip():
         raise InputError("the caption is empty; it must name something to look for")
+    warning = language_warning(text)
     found = find_phrases(text, spans=spans)
     phrases = tuple(p for p in found if all_phrases or not p.abstract)
     if not phrases:
         only = f", only {', '.join(sorted({p.text for p in found}))}" if found else ""
         start = text if len(text) <= 60 else f"{text[:57]}..."
-        raise InputError(
-            f"the caption {start!r} names nothing to look for{only}; mark phrases with [brackets]"
-        )
-    return Caption(text, phrases, tuple(p for p in found if p not in phrases))
+        advice = warning or "mark phrases with [brackets]"
+        raise InputError(f"the caption {start!r} names nothing to look for{only}; {advice}")
+    return Caption(text, phrases, tuple(p for p in found if p not in phrases), warning)

@@ -1,26 +1,21 @@
 """The noun phrases of a caption: marked by brackets or spans, or found by part-of-speech tags and rules."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ppmn.errors import InputError
 from ppmn.phrases import word_lists as words
-from ppmn.phrases.tagger import load_tagger
+from ppmn.phrases.tokens import Token, has_finite_verb, single_word, split_sentences
 from ppmn.types import Span
 
-_TOKEN = re.compile(
-    r"\w+?(?=n['’]t\b)|n['’]t\b|['’](?:s|re|ve|ll|d|m)\b|\d+(?:[.,]\d+)+"
-    r"|[\w\u0300-\u036f]+(?:[-‐‑][\w\u0300-\u036f]+)*|[^\w\s]",
-    re.IGNORECASE,
-)
 # One letter per token: Q amount, M modifier, R adverb of a modifier, N noun, S plural noun, K measure noun,
 # O "of", C "and" or comma, D determiner, X anything else.
 _AMOUNT, _MODIFIER, _NOUN = "Q(?:CQ)?", "R?M(?:C{1,2}R?M)*", "(?:[NK]*S|[NK]+)"
 _PHRASE = re.compile(f"(?:(?:[QMNS]*?KO)+(?={_AMOUNT}|{_MODIFIER}|[NKS]))?(?:{_AMOUNT}|{_MODIFIER})*{_NOUN}")
+_BARE_PHRASE = re.compile(f"{_PHRASE.pattern}|(?:{_AMOUNT}|{_MODIFIER})+")
 _MODIFIED = re.compile(f"(?:Q|C{{0,2}}R?M)*{_NOUN}")  # what follows a modifier
 _NOUNS = ("N", "S", "K")
-_MAX_TOKENS = 200  # of a sentence, so that a caption without full stops takes little memory
 
 
 @dataclass(frozen=True)
@@ -43,16 +38,6 @@ class Phrase:
     head: str
     plural: bool
     abstract: bool
-
-
-@dataclass(frozen=True)
-class Token:
-    """A word or a punctuation mark with its part of speech."""
-
-    start: int
-    end: int
-    word: str  # in lower case
-    tag: str
 
 
 def find_phrases(caption: str, *, spans: Sequence[Span] | None = None) -> list[Phrase]:
@@ -80,7 +65,7 @@ def find_phrases(caption: str, *, spans: Sequence[Span] | None = None) -> list[P
     if spans is not None:
         return _marked_phrases(caption, spans)
     return [
-        _phrase(caption, s, *m.span()) for s in _sentences(caption) for m in _PHRASE.finditer(_letters(s))
+        phrase for sentence in split_sentences(caption) for phrase in _sentence_phrases(caption, sentence)
     ]
 
 
@@ -127,9 +112,19 @@ def parse_brackets(caption: str) -> tuple[str, list[Span] | None]:
     return text, spans
 
 
+def _sentence_phrases(caption: str, sentence: Sequence[Token]) -> list[Phrase]:
+    """The noun phrases of a sentence; where nothing else is named, modifiers too ("red on the left")."""
+    letters = _letters(sentence)
+    found = [_phrase(caption, sentence, *match.span()) for match in _PHRASE.finditer(letters)]
+    if all(phrase.abstract for phrase in found) and not has_finite_verb(sentence):
+        bare = [_phrase(caption, sentence, *match.span()) for match in _BARE_PHRASE.finditer(letters)]
+        return [phrase for phrase in bare if phrase.head not in words.UNCOUNTED]
+    return found
+
+
 def _marked_phrases(caption: str, spans: Sequence[Span]) -> list[Phrase]:
     """Phrases exactly as they are marked; none of them is abstract, as the caller asks for them."""
-    tokens = [token for sentence in _sentences(caption) for token in sentence]
+    tokens = [token for sentence in split_sentences(caption) for token in sentence]
     found = []
     for start, end in spans:
         if not 0 <= start < end <= len(caption) or not caption[start:end].strip():
@@ -144,37 +139,31 @@ def _marked_phrases(caption: str, spans: Sequence[Span]) -> list[Phrase]:
     return found
 
 
-def _sentences(caption: str) -> Iterator[list[Token]]:
-    """Tagged tokens, one sentence at a time; an empty line ends a sentence, a line break does not."""
-    for part in re.finditer(r"(?:[^.!?\n]|[.!?](?=\w)|\n(?![ \t\r]*\n))+[.!?\s]*|[.!?\s]+", caption):
-        tokens = [(m.start(), m.end(), m[0]) for m in _TOKEN.finditer(caption, *part.span())]
-        for first in range(0, len(tokens), _MAX_TOKENS):
-            sentence = tokens[first : first + _MAX_TOKENS]
-            tags = load_tagger().tag([word for _, _, word in sentence])
-            yield [
-                Token(start, end, word.lower(), tag)
-                for (start, end, word), tag in zip(sentence, tags, strict=True)
-            ]
-
-
 def _letters(tokens: Sequence[Token]) -> str:
     """The letter of each token, found from the end of the sentence, as a letter depends on what follows."""
+    only = single_word(tokens)
+    if only:
+        return "".join("N" if token is only else "X" for token in tokens)
+    is_request = not has_finite_verb(tokens)
     letters = ""
     for i in reversed(range(len(tokens))):
         before = tokens[i - 1] if i else Token(0, 0, "", "")
         after = tokens[i + 1].word if letters else ""
-        letters = _letter(tokens[i], before, after, letters) + letters
+        if is_request and tokens[i].word in ("one", "ones") and _stands_for_noun(before, after, letters):
+            letters = "N" + letters
+        else:
+            letters = _letter(tokens[i], before, after, letters) + letters
     return letters
 
 
 def _letter(token: Token, before: Token, after: str, follow: str) -> str:  # noqa: PLR0911 (one rule per line)
     word = token.word
-    if not any(c.isalnum() for c in word):
+    if not token.is_word:
         return "C" if word in ",&/" else "X"
     if word in words.DETERMINERS or token.tag == "PRP$":
         return "D"
     if word in words.AMOUNTS or token.tag == "CD":
-        return "Q"
+        return "N" if before.word == "number" and token.tag == "CD" else "Q"
     if word in ("of", "and", "or"):
         return "O" if word == "of" else "C"
     if word in words.MEASURE_NOUNS and after == "of":
@@ -183,9 +172,10 @@ def _letter(token: Token, before: Token, after: str, follow: str) -> str:  # noq
     if word in words.PRONOUNS | words.VERBS or sequences & words.ADVERBIAL_PHRASES:
         return "X"
     if word in words.PLACE_WORDS:
-        return _place(
-            token, before, follow[:1] in _NOUNS or (follow[:1] == "M" and after in words.PLACE_WORDS)
-        )
+        noun_follows = follow[:1] in _NOUNS or (follow[:1] == "M" and after in words.PLACE_WORDS)
+        return _place(token, before, after, noun_follows)
+    if word in words.ALWAYS_MODIFIERS or (word in ("far", "half") and follow[:1] == "M"):
+        return "M"
     if word in words.COLOR_WORDS and follow[:1] in ("M", *_NOUNS):
         return "M"
     if word in words.PARTICIPLES or token.tag in ("VBG", "VBN", "VBD"):
@@ -193,10 +183,18 @@ def _letter(token: Token, before: Token, after: str, follow: str) -> str:  # noq
     return _by_tag(token, before, follow)
 
 
-def _place(token: Token, before: Token, noun_follows: bool) -> str:
+def _stands_for_noun(before: Token, after: str, follow: str) -> bool:
+    """ "the red one", "the one on the left"; not "one man" nor "one of the men"."""
+    named = before.tag in ("DT", "JJ", "JJR", "JJS") or before.word in words.DIRECTIONS | words.ORDINALS
+    return named and before.word != "no" and after != "of" and not _MODIFIED.match(follow)
+
+
+def _place(token: Token, before: Token, after: str, noun_follows: bool) -> str:
     """ "left side": a modifier; "on the left", "at left", "bottom right": a noun."""
     if noun_follows:
         return "M"
+    if not before.word and after == "of":
+        return "N"  # "back of the chair"
     if before.word in words.DETERMINERS | words.PREPOSITIONS | words.DIRECTIONS | words.AMOUNTS | {"and"}:
         return "N"
     return "N" if token.tag in ("NN", "NNS", "JJ") and not before.tag.startswith("VB") else "X"
@@ -208,10 +206,12 @@ def _participle(token: Token, before: Token, follow: str) -> str:
         return "N"
     if not _MODIFIED.match(follow):
         return "N" if before.tag in ("DT", "PRP$") and token.tag in ("VBG", "NN") else "X"
-    if before.tag in ("DT", "PRP$", "CD", "JJ", "POS") or before.word in ("see", "observe", "with", "of"):
+    if before.tag in ("DT", "PRP$", "CD", "JJ", "POS") or before.word in words.BEFORE_PARTICIPLES:
         return "M"
     if token.word in words.NOUN_GERUNDS and follow[:1] in _NOUNS:
         return "M"
+    if not before.word and follow[:1] in _NOUNS and token.word not in words.TRANSITIVE:
+        return "M"  # "smiling woman"
     return "M" if token.tag == "VBN" and before.tag[:2] not in ("NN", "VB", "PR", "WD", "WP") else "X"
 
 

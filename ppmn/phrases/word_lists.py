@@ -5,10 +5,11 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-DETERMINERS = _words("a an the this that these those my your his her its our their whose")
-AMOUNTS = _words(
-    "few many some several another all both each every either any no more most multiple numerous various"
-    " much other one two three four five six seven eight nine ten eleven twelve dozen hundred"
+DETERMINERS = _words("a an the this that these those my your his her its our their whose teh hte thr th")
+UNCOUNTED = _words("all both each every either any no more most much other some another")
+AMOUNTS = UNCOUNTED | _words(
+    "few many several multiple numerous various one two three four five six seven eight nine ten eleven"
+    " twelve dozen hundred"
 )
 
 # "group of people" and "slice of pizza" are one phrase: the first noun only says how much.
@@ -32,6 +33,9 @@ PLACE_WORDS = _words(
     " part portion backside bottom-left bottom-right top-left top-right"
 )
 DIRECTIONS = PLACE_WORDS | _words("upper lower extreme far opposite left-hand right-hand hand very")
+ORDINALS = _words("first second third fourth fifth sixth seventh eighth ninth tenth last next")
+# Not nouns, whatever the tag: "second car", "the horse closest to us".
+ALWAYS_MODIFIERS = ORDINALS | _words("closest nearest farthest furthest leftmost rightmost topmost")
 # Nouns that name the picture itself (unlike "a picture on the wall"), and others that name no object.
 PICTURE_NOUNS = _words("picture photo photograph pic snap")
 ABSTRACT_NOUNS = _words(
@@ -60,6 +64,14 @@ PARTICIPLES = _words(
     " playing covered attached having containing lying posing talking using moving seen arranged"
 )
 
+BEFORE_PARTICIPLES = _words("see observe with of half")  # "with parked cars", "half eaten pizza": modifiers
+# With an object, so that no modifier at the start of a caption: "holding umbrella", unlike "smiling woman".
+TRANSITIVE = _words(
+    "wearing holding carrying riding using having containing eating playing reading drinking pulling"
+    " pushing throwing catching hitting feeding cutting watching facing touching looking showing taking"
+    " sitting"
+)
+
 # Part of the noun that follows: plural words ("sports car"), and gerunds ("dining table").
 PLURAL_MODIFIERS = _words("sports clothes goods glasses windows stairs news")
 NOUN_GERUNDS = _words(
@@ -78,3 +90,53 @@ ADVERBIAL_PHRASES: frozenset[tuple[str, ...]] = frozenset(
         ("face", "to"),
     }
 )
+
+# Words that name nothing, not even as the only word of a caption.
+FUNCTION_WORDS = _words(
+    "i me we us you he him she it they them myself itself who whom which what where when why how and or"
+    " but nor not if then than as of in on at to from with by for into onto over under near is are was"
+    " were be been am has have had do does did will would should could there here very so too also"
+    " please yes etc"
+)
+ALWAYS_NOUNS = _words("close-up closeup")
+ADJECTIVES_OR_NOUNS = _words("orange light adult female male human")  # nouns where they stand alone in a list
+# Asked of us at the start of a caption ("find dogs"), unlike "stop sign".
+REQUESTS = _words(
+    "find show segment detect locate select highlight mark count give point get search identify look"
+    " see click draw outline tell let go come try make put take want need describe describes"
+)
+COORDINATIONS = _words(", ; and or & /")
+# Between clauses: each may have a verb of its own.
+CLAUSE_WORDS = _words("and or but while as who which that where when")
+# Compounds whose first word looks like a verb, and words that seldom end a phrase.
+VERB_COMPOUNDS = frozenset({("stop", "sign"), ("stop", "signs"), ("stop", "light"), ("stop", "lights")})
+COMPOUND_STARTS = _words("tennis baseball soccer traffic parking dining washing")
+
+# Living beings, which do things, and what they do: "a dog barks" is no phrase, "a dog bowl" is one.
+BEINGS = _words(
+    "man woman boy girl child kid person lady gentleman guy baby toddler player skier surfer rider"
+    " driver cyclist skateboarder snowboarder batter catcher pitcher umpire referee bride groom chef"
+    " cook waiter waitress policeman officer fireman firefighter soldier worker farmer teacher student"
+    " doctor nurse dancer singer musician guitarist drummer runner swimmer climber golfer fisherman"
+    " photographer vendor tourist pedestrian crowd audience team family couple mother father mom dad"
+    " sister brother son daughter friend someone dog puppy cat kitten horse pony cow calf bull sheep"
+    " lamb goat pig elephant zebra giraffe bear panda lion tiger leopard monkey gorilla ape deer fox"
+    " wolf rabbit squirrel mouse bird duck goose swan chicken rooster eagle hawk owl parrot pigeon"
+    " seagull penguin ostrich fish shark whale dolphin seal turtle frog snake animal bee butterfly"
+)
+ACTIONS = _words(
+    "bark watch dance wave cheer walk run jump ride play sit stand rest cook drink kick race swing surf"
+    " ski fly wait paint cut serve pass hang roll fish show hold look smile laugh talk sleep climb hug"
+    " kiss pose lean face gaze stare hit throw pitch tackle punch graze rest lie bathe swim skate row"
+    " march shop work relax exercise stretch shout yell sing clap point reach step turn slide fall dive"
+    " crawl fight chase"
+)
+
+
+def _third_person(verb: str) -> str:
+    if verb == "fly":
+        return "flies"
+    return verb + ("es" if verb.endswith(("ch", "sh", "ss")) else "s")
+
+
+ACTIONS_SINGULAR = frozenset(map(_third_person, ACTIONS))

@@ -49,6 +49,22 @@ def test_one_image_is_reported_and_saved(
     assert len(list((out / "masks").iterdir())) == 4
 
 
+def test_a_caption_in_another_language_is_warned_of(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    image, out = save_image(tmp_path / "images" / "image.png"), tmp_path / "out"
+    warning = "the caption seems to be German; only English is supported"
+    command = [str(image), "ein Hund auf der Wiese", "--model", model, "-o", str(out), "--format", "json"]
+    assert main(["ground", *command]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.count(f"warning: {warning}") == 1 and warning not in printed.out
+    assert json.loads((out / "grounding.json").read_text())["info"]["warnings"] == [warning]
+    assert main(["ground", str(image.parent), *command[1:]]) == 0
+    assert f"{image}: {warning}" in caplog.text
+    assert main(["ground", str(image), "a dog", "--model", model]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_caption_from_standard_input_and_boxes(
     model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
