@@ -10,13 +10,16 @@ import torch
 from PIL import Image
 from transformers import AutoTokenizer
 
-from ppmn.baselines.two_stage import TwoStage, TwoStageConfig
+from ppmn.baselines.proposals import Proposals, tight_boxes
+from ppmn.baselines.two_stage import RELEASED_PREFIX, TwoStage, TwoStageConfig
 from ppmn.data.panoptic import PanopticImage
 from ppmn.images import ids_to_rgb
 from ppmn.types import SegmentIds
 
 CATEGORIES = [{"id": 1, "name": "person", "isthing": 1}, {"id": 193, "name": "grass", "isthing": 0}]
 REGION_SIZE = 16
+CAPTION = "two dogs on the green grass and a xylophone, the red ball"
+SPANS = [(0, 8), (16, 27), (34, 43), (49, 57)]
 
 
 def small_two_stage(text: Path, **changes: Any) -> tuple[TwoStage, Any]:
@@ -56,3 +59,52 @@ def write_stage_one(folder: Path, maps: Mapping[int, tuple[SegmentIds, Sequence[
     content = {"categories": CATEGORIES, "annotations": annotations}
     (folder / "predictions.json").write_text(json.dumps(content))
     return folder
+
+
+def some_proposals(count: int, seed: int = 0) -> Proposals:
+    """Vertical stripes with random features."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = np.repeat(np.arange(1, count + 1, dtype=np.int32), 3)[None].repeat(4, 0)
+    features = torch.randn(count, REGION_SIZE, generator=generator)
+    return Proposals(ids, features, torch.tensor(tight_boxes(ids, count)).view(-1, 4).float())
+
+
+def released_shapes() -> dict[str, tuple[int, ...]]:
+    """Names and shapes of the released checkpoint, from its description."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def linear(name: str, out: int, into: int) -> None:
+        shapes.update({f"{name}.weight": (out, into), f"{name}.bias": (out,)})
+
+    def norm(name: str) -> None:
+        shapes.update({f"{name}.weight": (768,), f"{name}.bias": (768,)})
+
+    def attention(inner: str, outer: str) -> None:
+        for part in ("query", "key", "value"):
+            linear(f"{inner}.{part}", 768, 768)
+        linear(f"{outer}.dense", 768, 768)
+        norm(f"{outer}.LayerNorm")
+
+    def ffn(first: str, second: str) -> None:
+        linear(f"{first}.dense", 3072, 768)
+        linear(f"{second}.dense", 768, 3072)
+        norm(f"{second}.LayerNorm")
+
+    for name, rows in (("word", 30522), ("position", 512), ("token_type", 2)):
+        shapes[f"embeddings.{name}_embeddings.weight"] = (rows, 768)
+    norm("embeddings.LayerNorm")
+    linear("pooler.dense", 768, 768)
+    linear("encoder.visn_fc.visn_fc", 768, 50176)
+    linear("encoder.visn_fc.box_fc", 768, 4)
+    norm("encoder.visn_fc.visn_layer_norm")
+    norm("encoder.visn_fc.box_layer_norm")
+    for layer in [f"layer.{n}" for n in range(12)] + [f"single_layers.{n}" for n in range(3)]:
+        attention(f"encoder.{layer}.attention.self", f"encoder.{layer}.attention.output")
+        ffn(f"encoder.{layer}.intermediate", f"encoder.{layer}.output")
+    for n in range(5):
+        cross = f"encoder.cross_layers.{n}"
+        attention(f"{cross}.visual_attention.att", f"{cross}.visual_attention.output")
+        for side in ("lang", "visn"):
+            attention(f"{cross}.{side}_self_att.self", f"{cross}.{side}_self_att.output")
+            ffn(f"{cross}.{side}_inter", f"{cross}.{side}_output")
+    return {f"{RELEASED_PREFIX}{name}": shape for name, shape in shapes.items()}
