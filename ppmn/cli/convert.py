@@ -1,7 +1,8 @@
 """Make a model folder from weights that others released.
 
-Reads a released PPMN checkpoint, detectron2's panoptic FPN (.pkl), a torchvision ResNet or a BERT. What a
-file holds is recognised by its tensors; parts that no file holds are initialised from scratch.
+Reads a released PPMN checkpoint, detectron2's panoptic FPN (.pkl), a torchvision ResNet or a BERT, or the
+checkpoint of the two-stage baseline. What a file holds is recognised by its tensors; parts that no file
+holds are initialised from scratch.
 """
 
 import argparse
@@ -26,16 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     from dataclasses import replace
 
-    from ppmn.convert.convert import convert
+    from ppmn.convert.convert import convert_to_folder
     from ppmn.errors import InputError
-    from ppmn.model.folder import save_model
 
     config = PRESETS[args.preset]().model
     if args.pixels is not None:
         config = replace(config, pixels=args.pixels)
     if (args.out / "config.json").exists():
         raise InputError(f"{args.out} is a model folder already; name another one")
-    model, report = convert(args.files, args.text, config)
-    save_model(model, args.out)
+    report = convert_to_folder(args.files, args.text, config, args.out)
     print("\n".join(report))
     print(f"written to {args.out}")

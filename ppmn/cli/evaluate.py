@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     part_help = "only images of one side of the training split (default: all)"
     add("--part", choices=("all", "train", "validation"), default="all", help=part_help)
     protocol_help = "how masks are compared (default: full)"
-    add("--protocol", choices=("full", "ppmn2022"), default="full", help=protocol_help)
+    add("--protocol", choices=("full", "ppmn2022", "png256"), default="full", help=protocol_help)
     add("-o", "--out", "--json", type=Path, metavar="RUN.json", help="write every figure as JSON")
     add("--save-predictions", type=Path, metavar="FILE", help="write the masks as JSON lines")
     add("--compare", type=Path, metavar="RUN.json", help="print the paired difference to an earlier run")
@@ -86,7 +86,7 @@ def _check(args: argparse.Namespace, reports: Sequence["EvaluationReport"]) -> N
         raise InputError("--with adds runs to a picture: give its file with --curves")
     if {report["protocol"] for report in reports} - {args.protocol}:
         raise InputError(f"only runs of one protocol can be compared; this one is {args.protocol}")
-    if args.protocol == "ppmn2022" and (args.predictions or args.save_predictions):
+    if args.protocol != "full" and (args.predictions or args.save_predictions):
         raise InputError("files of predictions hold masks of the image's size and need protocol full")
 
 

@@ -10,13 +10,15 @@ from typing import Any
 from torch import Tensor
 from transformers import AutoTokenizer, BertConfig, BertModel, BertTokenizer
 
+from ppmn.baselines.two_stage_folder import save_two_stage
 from ppmn.config import ModelConfig, ResNetConfig, TextConfig
 from ppmn.convert import key_maps
+from ppmn.convert.two_stage_checkpoint import convert_two_stage, two_stage_state
 from ppmn.convert.unpickle import read_checkpoint, tensors_of
 from ppmn.errors import InputError
-from ppmn.model.folder import MODEL_FILE, abbreviate, build_image_encoder, copy_tensors
+from ppmn.model.folder import MODEL_FILE, abbreviate, build_image_encoder, copy_tensors, save_model
 from ppmn.model.network import PPMN
-from ppmn.model.text import PACKAGE_PREFIX, TextEncoder
+from ppmn.model.text import PACKAGE_PREFIX, TextEncoder, resolve_source
 
 _UNUSED_HEAD = re.compile(
     r"rpn_head\.localization_fpn\.aux_convs\..*"
@@ -163,6 +165,23 @@ def _tokenizer_from(folder: Path) -> Any:
         raise InputError(
             f"the tokenizer of {folder} cannot be read ({str(error).splitlines()[0]})"
         ) from error
+
+
+def convert_to_folder(files: Sequence[Path], text: str | None, config: ModelConfig, out: Path) -> list[str]:
+    """Write a model folder of what the files hold, a PPMN or the two-stage baseline, and return a report."""
+    for file in files:
+        state = two_stage_state(file)
+        if state is None:
+            continue
+        if len(files) > 1:
+            raise InputError(f"{file} holds the whole two-stage baseline; convert it without other files")
+        tokenizer = _tokenizer_from(Path(resolve_source(text or config.text.source)))
+        baseline, report = convert_two_stage(state, tokenizer, str(file))
+        save_two_stage(baseline, tokenizer, out)
+        return report
+    model, report = convert(files, text, config)
+    save_model(model, out)
+    return report
 
 
 def convert(files: Sequence[Path], text: str | None, config: ModelConfig) -> tuple[PPMN, list[str]]:

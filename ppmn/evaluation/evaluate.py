@@ -84,6 +84,11 @@ def mask_threshold(predictor: Predictor, protocol: metrics.Protocol) -> float:
 
 def model_answers(predictor: Predictor, protocol: metrics.Protocol = "full") -> Answers:
     """The masks and scores that a model gives, one phrase at a time."""
+    if protocol == "png256":
+        raise InputError(
+            f"protocol png256 is defined only for the two-stage baseline, and {predictor.name} gives no "
+            "regions: measure it with protocol full"
+        )
     if protocol == "ppmn2022" and predictor.preprocess != AUTHORS_PREPROCESS:
         sides = f"{predictor.preprocess.short_side}/{predictor.preprocess.long_side}"
         raise InputError(

@@ -1,7 +1,8 @@
 """Average Recall: the area under P(IoU >= t), which is the mean IoU.
 
-Two protocols (docs/benchmark.md): `full` is the mean IoU itself; `ppmn2022` is the sum over 99,999
-thresholds of the authors' code, in closed form. Values here are fractions; `Scores` holds them from 0 to
+Three protocols (docs/benchmark.md): `full` is the mean IoU itself; `ppmn2022` is the sum over 99,999
+thresholds of the authors' code, in closed form; `png256` is the same sum of the two-stage baseline's soft
+IoUs. Values here are fractions; `Scores` holds them from 0 to
 100, as in the paper's table.
 """
 
@@ -14,11 +15,13 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ppmn.baselines.soft_ruler import soft_iou
 from ppmn.distributed import gather_objects
 from ppmn.errors import InputError
+from ppmn.types import Mask
 
-Protocol = Literal["full", "ppmn2022"]
-PROTOCOLS: tuple[Protocol, ...] = ("full", "ppmn2022")
+Protocol = Literal["full", "ppmn2022", "png256"]
+PROTOCOLS: tuple[Protocol, ...] = ("full", "ppmn2022", "png256")
 SPLITS = ("overall", "things", "stuff", "singulars", "plurals")  # the paper's
 InstanceSplit = Literal["things_alone", "things_among", "plurals_some"]
 INSTANCE_SPLITS: tuple[InstanceSplit, ...] = get_args(InstanceSplit)
@@ -71,6 +74,10 @@ class Scores:
 
 def iou(prediction: ArrayLike, truth: ArrayLike, protocol: Protocol = "full") -> float:
     """Intersection over union of two masks of one size; NaN where both are empty."""
+    if protocol == "png256":
+        raise InputError(
+            "protocol png256 is defined only for the regions of a two-stage model, not for a mask"
+        )
     predicted, true = _mask(prediction), _mask(truth)
     if predicted.shape != true.shape:
         raise InputError(f"a predicted mask of shape {predicted.shape} does not fit a truth of {true.shape}")
@@ -146,6 +153,16 @@ class AverageRecall:
         predicted = np.zeros_like(true) if prediction is None else prediction
         value = iou(predicted, true, self.protocol)
         self._add(key, PhraseScore(value, thing, plural, not true.any(), prediction is None, instances))
+        return value
+
+    def update_regions(
+        self, key: Hashable, regions: Sequence[Mask] | None, truth: ArrayLike, *, thing: bool, plural: bool
+    ) -> float:
+        """Measure the regions chosen for one phrase by protocol `png256`; None: nothing was predicted."""
+        if self.protocol != "png256":
+            raise InputError(f"regions are measured by protocol png256, and this run's is {self.protocol}")
+        value = soft_iou(regions or [], truth)
+        self._add(key, PhraseScore(value, thing, plural, not _mask(truth).any(), regions is None))
         return value
 
     def merge(self, phrase_scores: Mapping[Any, PhraseScore]) -> None:
