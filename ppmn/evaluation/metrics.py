@@ -156,13 +156,20 @@ class AverageRecall:
         return value
 
     def update_regions(
-        self, key: Hashable, regions: Sequence[Mask] | None, truth: ArrayLike, *, thing: bool, plural: bool
+        self,
+        key: Hashable,
+        regions: Sequence[Mask] | None,
+        truth: ArrayLike,
+        *,
+        thing: bool,
+        plural: bool,
+        instances: InstanceSplit | None = None,
     ) -> float:
         """Measure the regions chosen for one phrase by protocol `png256`; None: nothing was predicted."""
         if self.protocol != "png256":
             raise InputError(f"regions are measured by protocol png256, and this run's is {self.protocol}")
         value = soft_iou(regions or [], truth)
-        self._add(key, PhraseScore(value, thing, plural, not _mask(truth).any(), regions is None))
+        self._add(key, PhraseScore(value, thing, plural, not _mask(truth).any(), regions is None, instances))
         return value
 
     def merge(self, phrase_scores: Mapping[Any, PhraseScore]) -> None:

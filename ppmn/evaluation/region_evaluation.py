@@ -1,6 +1,7 @@
 """Measure the two-stage baseline on files of stage one: in the image's pixels, or by its own soft ruler."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -9,6 +10,7 @@ from ppmn.baselines.region_choice import RegionChoice, TwoStageGrounder, choose_
 from ppmn.data.narratives import AnnotatedPhrase, Narrative
 from ppmn.data.panoptic import IGNORE_ID
 from ppmn.errors import InputError
+from ppmn.evaluation.evaluate import instance_split
 from ppmn.evaluation.metrics import AverageRecall, Protocol
 from ppmn.evaluation.predictions import measurable
 from ppmn.types import SegmentIds
@@ -40,13 +42,18 @@ def evaluate_regions(
             choices = _choices(grounder, proposals, narrative, list(phrases.values()), ids)
             for (key, phrase), choice in zip(phrases.items(), choices, strict=True):
                 truth = np.isin(ids, phrase.segment_ids)
-                kind = {"thing": phrase.isthing, "plural": phrase.plural}
-                if protocol == "png256":
-                    regions = [proposals.mask([row]) for row in choice.rows] if choice else None
-                    metric.update_regions(key, regions, truth, **kind)
+                update = partial(
+                    metric.update_regions if protocol == "png256" else metric.update,
+                    thing=phrase.isthing,
+                    plural=phrase.plural,
+                    instances=instance_split(phrase, narrative.image),
+                )
+                if choice is None:
+                    update(key, None, truth)
+                elif protocol == "png256":
+                    update(key, [proposals.mask([row]) for row in choice.rows], truth)
                 else:
-                    mask = proposals.mask(choice.rows) & (ids != IGNORE_ID) if choice else None
-                    metric.update(key, mask, truth, **kind)
+                    update(key, proposals.mask(choice.rows) & (ids != IGNORE_ID), truth)
     return metric
 
 

