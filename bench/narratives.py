@@ -17,7 +17,8 @@ import numpy as np
 from ppmn.cli.arguments import parse_spec
 from ppmn.data.panoptic import read_panoptic
 from ppmn.images import read_image
-from ppmn.synthetic.narrator import GeneratedCaption, Narrator, rng_for
+from ppmn.synthetic.captions import GeneratedCaption
+from ppmn.synthetic.narrator import Narrator, rng_for
 
 KEPT = frozenset(
     re.findall(

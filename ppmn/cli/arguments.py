@@ -36,12 +36,19 @@ def parse_size(text: str) -> "Size":
 
 
 def parse_spec(text: str) -> "DataSpec":
-    """Read `ROOT[:SPLIT][=WEIGHT]`; a weight is how often a source is sampled, relative to the others."""
+    """Read `ROOT[:SPLIT][=WEIGHT][,incomplete]`.
+
+    A weight is how often a source is sampled, relative to the others; `incomplete` says that not all that
+    its categories name is annotated.
+    """
     from ppmn.data.panoptic import DataSpec, splits
 
     rest, weight = text, 1.0
-    if not Path(text).is_dir() and "=" in text:
-        rest, _, number = text.rpartition("=")
+    incomplete = not Path(text).is_dir() and text.endswith(",incomplete")
+    if incomplete:
+        rest = text.removesuffix(",incomplete")
+    if not Path(rest).is_dir() and "=" in rest:
+        rest, _, number = rest.rpartition("=")
         try:
             weight = float(number)
         except ValueError as error:
@@ -55,4 +62,4 @@ def parse_spec(text: str) -> "DataSpec":
         raise InputError(f"data {text}: {root or rest!r} is not a folder")
     if split is not None and split not in splits(Path(root)):
         raise InputError(f"data {text}: no split {split!r}; {root} has {', '.join(splits(Path(root)))}")
-    return DataSpec(Path(root), split, weight)
+    return DataSpec(Path(root), split, weight, incomplete)

@@ -16,7 +16,7 @@ from ppmn.data.panoptic import Category, PanopticImage, Segment, panoptic_file, 
 from ppmn.errors import InputError
 from ppmn.files import existing_file, replacing
 
-_VERSION = 3  # of the index; part of its file name
+_VERSION = 4  # of the index; part of its file name
 _BATCH = 4096  # narratives per Arrow batch: limits the memory of building, not of reading
 
 
@@ -73,7 +73,10 @@ class Narratives(Sequence[Narrative]):
             self._png_folder / row["segmentation"],
             row["height"],
             row["width"],
-            tuple(Segment(**s | {"bbox": tuple(s["bbox"])}) for s in row["segments"]),
+            tuple(
+                Segment(**s | {"bbox": tuple(s["bbox"]), "expressions": tuple(s["expressions"])})
+                for s in row["segments"]
+            ),
         )
         phrases = (AnnotatedPhrase(**p | {"segment_ids": tuple(p["segment_ids"])}) for p in row["phrases"])
         return Narrative(image, row["index"], row["caption"], tuple(phrases))
@@ -150,7 +153,7 @@ def write_index(
 def _schema(arrow: Any) -> Any:
     number, flag, text = arrow.int64(), arrow.bool_(), arrow.string()
     segment = {"id": number, "category_id": number, "area": number, "bbox": arrow.list_(number, 4)}
-    segment |= {"iscrowd": flag, "score": arrow.float64()}
+    segment |= {"iscrowd": flag, "score": arrow.float64(), "expressions": arrow.list_(text)}
     phrase = {"start": number, "end": number, "segment_ids": arrow.list_(number)}
     phrase |= {"isthing": flag, "absent": flag}
     image = {"image_id": number, "file": text, "segmentation": text, "height": number, "width": number}

@@ -19,11 +19,15 @@ IGNORE_ID = 16_777_215  # white in the PNG: pixels that count neither as inside 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """A folder of data, one split of it or all, and how often it is drawn from relative to others."""
+    """A folder of data, one split of it or all, and how often it is drawn from relative to others.
+
+    `incomplete` says that not all that its categories name is annotated, whatever its files say.
+    """
 
     root: Path
     split: str | None = None
     weight: float = 1.0
+    incomplete: bool = False
 
     @property
     def splits(self) -> list[str]:
@@ -43,7 +47,11 @@ class Category:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One region of an image; `iscrowd` means an unknown number of things, `score` that a model found it."""
+    """One region of an image.
+
+    `iscrowd` means an unknown number of things, `score` that a model found it; `expressions` are what
+    people wrote to tell it from all else in the image.
+    """
 
     id: int
     category_id: int
@@ -51,6 +59,7 @@ class Segment:
     bbox: Box
     iscrowd: bool = False
     score: float | None = None
+    expressions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,8 +82,8 @@ class PanopticImage:
 class Panoptic:
     """One split of a COCO panoptic folder.
 
-    `complete` is the file's own `"complete"`, true where it is not given: everything that the categories
-    name is annotated, so what is not annotated is not in the image.
+    `complete` is the file's own `"complete"`: everything that the categories name is annotated, so what is
+    not annotated is not in the image. Where it is not given, it is true unless segments have `expressions`.
     """
 
     root: Path
@@ -149,7 +158,8 @@ def read_panoptic(root: Path, split: str) -> Panoptic:
             if image["id"] in annotations
         )
         unannotated = tuple(i["id"] for i in raw["images"] if i["id"] not in annotations)
-        complete = bool(raw.get("complete", True))
+        described = any(s.expressions for image in images for s in image.segments)
+        complete = bool(raw.get("complete", not described))
     except KeyError as error:
         raise InputError(f"{file} is not a COCO panoptic file: an entry has no {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
@@ -175,4 +185,7 @@ def _segment(raw: Mapping[str, Any]) -> Segment:
         raise ValueError(f"segment id {raw['id']} is not a color between 1 and {IGNORE_ID}")
     x, y, w, h = (int(v) for v in raw["bbox"])
     id, area, crowd = int(raw["id"]), int(raw["area"]), bool(raw.get("iscrowd", 0))
-    return Segment(id, raw["category_id"], area, (x, y, w, h), crowd, raw.get("score"))
+    expressions = raw.get("expressions", [])
+    if not isinstance(expressions, list) or not all(isinstance(e, str) for e in expressions):
+        raise ValueError(f"the expressions of segment {id} are {expressions!r}, not a list of strings")
+    return Segment(id, raw["category_id"], area, (x, y, w, h), crowd, raw.get("score"), tuple(expressions))

@@ -14,14 +14,9 @@ _ANY_FORM = (NounForm.SINGULAR, NounForm.PLURAL, NounForm.MASS)
 
 @dataclass
 class Mentioner:
-    """Mentions that are true of the segments of one image.
-
-    `complete` says that everything the categories name is annotated: only then may a hypernym mean all
-    its segments.
-    """
+    """Mentions that are true of the segments of one image, if all that the categories name is annotated."""
 
     vocabulary: Vocabulary
-    complete: bool
 
     def __post_init__(self) -> None:
         self.modifiers = Modifiers(self.vocabulary)
@@ -139,7 +134,7 @@ class Mentioner:
 
     def by_hypernym(self) -> list[Mention]:
         """One mention by a word that means several categories of the image: `vehicles`, `bikes`, `walls`."""
-        options = self.hypernym_options() if self.complete else []
+        options = self.hypernym_options()
         for id in list(self.vocabulary.by_category):
             for word in self.vocabulary.lexicon.words[id]:
                 referents = self.vocabulary.referents(word) if word.form == NounForm.PLURAL else []

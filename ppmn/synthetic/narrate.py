@@ -11,7 +11,8 @@ from ppmn.data.panoptic import read_panoptic, splits
 from ppmn.errors import InputError
 from ppmn.files import write_json
 from ppmn.images import read_image
-from ppmn.synthetic.narrator import GeneratedCaption, Narrator, rng_for
+from ppmn.synthetic.captions import GeneratedCaption
+from ppmn.synthetic.narrator import Narrator, rng_for
 
 
 def narrate_split(
@@ -22,6 +23,11 @@ def narrate_split(
     if len(found) != 1:
         raise InputError(f"{root} has the splits {', '.join(found)}: name one as {root}:SPLIT")
     panoptic = read_panoptic(root, found[0])
+    described = any(s.expressions for image in panoptic.images for s in image.segments)
+    if not panoptic.complete and not described:
+        raise InputError(
+            f"{root}:{found[0]} is incomplete and no segment has expressions: nothing can be said"
+        )
     narrator = Narrator(panoptic.categories, complete=panoptic.complete)
     entries, phrases, grounded = [], 0, 0
     for index, image in enumerate(tqdm(panoptic.images, unit="image", desc=f"{root.name}:{panoptic.split}")):

@@ -4,15 +4,15 @@
 result. The same (seed, epoch, index) gives the same caption.
 """
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ppmn.data.narratives import AnnotatedPhrase
 from ppmn.data.panoptic import Category, PanopticImage
+from ppmn.synthetic.captions import GeneratedCaption, render
+from ppmn.synthetic.expressions import Expressions
 from ppmn.synthetic.mentions import Mentioner
 from ppmn.synthetic.nouns import Lexicon
 from ppmn.synthetic.regions import SIDES, find_regions
@@ -32,24 +32,6 @@ from ppmn.types import SegmentIds
 _GROUNDED_MEAN, _GROUNDED_SPREAD = 5.6, 2.0  # planned grounded phrases per caption; some images have fewer
 
 
-@dataclass(frozen=True)
-class GeneratedCaption:
-    """A caption and all its noun phrases, grounded or not."""
-
-    caption: str
-    phrases: tuple[AnnotatedPhrase, ...]
-
-
-def join_captions(captions: Sequence[GeneratedCaption]) -> GeneratedCaption:
-    """Captions of one image as one, the spans of the phrases moved."""
-    text, phrases = "", []
-    for one in captions:
-        offset = len(text) + bool(text)
-        text = f"{text} {one.caption}" if text else one.caption
-        phrases += [replace(p, start=p.start + offset, end=p.end + offset) for p in one.phrases]
-    return GeneratedCaption(text, tuple(phrases))
-
-
 def rng_for(seed: int, epoch: int, index: int) -> np.random.Generator:
     """The random generator of item `index` in `epoch`."""
     return np.random.default_rng((seed, epoch, index))
@@ -58,13 +40,15 @@ def rng_for(seed: int, epoch: int, index: int) -> np.random.Generator:
 class Narrator:
     """Captions for the images of one data set: `Narrator(panoptic.categories)(image, ids, pixels, rng)`.
 
-    `complete` is the data set's own, see `Panoptic`; `grounded` the mean number of grounded phrases.
+    `complete` is the data set's own, see `Panoptic`: where it is not, only what people wrote of the
+    segments is said. `grounded` is the mean number of grounded phrases.
     """
 
     def __init__(
         self, categories: Mapping[int, Category], *, complete: bool = True, grounded: float = _GROUNDED_MEAN
     ) -> None:
         self.lexicon, self.complete, self.grounded = Lexicon(categories), complete, grounded
+        self.things = {c.id for c in categories.values() if c.isthing}
 
     def __call__(
         self,
@@ -74,19 +58,46 @@ class Narrator:
         rng: np.random.Generator,
         *,
         negative_phrases: int = 0,
+        mirrored: bool = False,
     ) -> GeneratedCaption:
         """Describe the segments that have pixels in `ids` (H, W); colors need `pixels` (H, W, 3).
 
-        `negative_phrases` are phrases for categories of the data set that are not in the image. There are
-        none of them, and no hypernyms, where the annotation is not complete: by the data set's own field,
-        or because a model found the segments (they have a `score`).
+        Args:
+            negative_phrases: number of phrases for categories of the data set that are not in the image;
+                none where the annotation is not complete.
+            mirrored: the image is mirrored, so left and right are exchanged in what people wrote.
         """
-        complete = self.complete and all(s.score is None for s in image.segments)
+        if not self.complete:
+            expressions = Expressions(image, ids, self.things, mirrored=mirrored)
+            return expressions.woven(rng) or GeneratedCaption("", ())
         regions = find_regions(image, self.lexicon.categories, ids, pixels)
-        mentioner = Mentioner(Vocabulary(self.lexicon, regions, Wording(rng)), complete)
+        mentioner = Mentioner(Vocabulary(self.lexicon, regions, Wording(rng)))
         mentions = _choose_mentions(mentioner, rng.normal(self.grounded, _GROUNDED_SPREAD))
-        absent = [mentioner.absent() for _ in range(negative_phrases if complete else 0)]
+        absent = [mentioner.absent() for _ in range(negative_phrases)]
         return _write(mentioner, mentions, [m for m in absent if m])
+
+    def captions(
+        self,
+        image: PanopticImage,
+        ids: SegmentIds,
+        pixels: NDArray[np.uint8],
+        rng: np.random.Generator,
+        *,
+        count: int = 1,
+        negative_phrases: int = 0,
+        mirrored: bool = False,
+    ) -> list[GeneratedCaption]:
+        """Captions that are independent of each other: `count` narratives where the annotation is complete,
+        and what people wrote of single segments. The other arguments are those of a single caption.
+        """
+        captions = []
+        if self.complete:
+            captions = [
+                self(image, ids, pixels, rng, negative_phrases=negative_phrases) for _ in range(count)
+            ]
+        if any(s.expressions for s in image.segments):
+            captions += Expressions(image, ids, self.things, mirrored=mirrored).captions(rng)
+        return captions
 
 
 def _choose_mentions(mentioner: Mentioner, target: float) -> list[Mention]:
@@ -140,7 +151,7 @@ def _write(mentioner: Mentioner, mentions: list[Mention], absent: list[Mention])
         outdoors = mentioner.vocabulary.outdoors
         aside = choose([a for a in TEMPLATES["asides"] if outdoors or not a.startswith("~")])
         sentences.append(writer.fill(aside.removeprefix("~")))
-    return _render(_first_is_one([piece for sentence in sentences for piece in sentence]))
+    return render(_first_is_one([piece for sentence in sentences for piece in sentence]))
 
 
 def _first_is_one(pieces: list[Piece]) -> list[Piece]:
@@ -227,19 +238,3 @@ class _SentenceWriter:
         for n, item in enumerate(items[1:], 2):
             pieces += ["and" if n == len(items) else comma, *item]
         return tuple(pieces)
-
-
-def _render(pieces: list[Piece]) -> GeneratedCaption:
-    """Join pieces to a caption with the span of each noun phrase."""
-    caption, phrases = "", []
-    for piece in pieces:
-        text = piece.text if isinstance(piece, NounPhrase) else piece
-        if caption and not re.match(r"[.,]", text):
-            caption += " "
-        if not caption or caption.endswith(". "):
-            text = text[0].upper() + text[1:]
-        if isinstance(piece, NounPhrase):
-            end = len(caption) + len(text)
-            phrases.append(AnnotatedPhrase(len(caption), end, piece.ids, piece.isthing, piece.absent))
-        caption += text
-    return GeneratedCaption(caption, tuple(phrases))

@@ -1,9 +1,10 @@
 """Training samples: an image, its narrative (annotated, or generated each time), and its segment ids."""
 
 import hashlib
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -11,34 +12,41 @@ from PIL import Image
 
 from ppmn.config import Augment
 from ppmn.data.index import open_narratives
-from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
+from ppmn.data.narratives import Narrative, narratives_file
 from ppmn.data.panoptic import IGNORE_ID, UNLABELED, DataSpec, PanopticImage, read_panoptic
 from ppmn.errors import InputError
 from ppmn.images import read_image
-from ppmn.synthetic.narrator import GeneratedCaption, Narrator, join_captions, rng_for
-from ppmn.training.augment import color_jitter, flip_and_crop, paste_things
+from ppmn.synthetic.captions import GeneratedCaption, mirror_caption
+from ppmn.synthetic.narrator import Narrator, rng_for
+from ppmn.training.augment import View, color_jitter, flip_and_crop, paste_things
 from ppmn.types import SegmentIds
 
+_log = logging.getLogger(__name__)
 VALIDATION_EPOCH = 2**31  # seeds the narratives that are generated for validation
 
 
 @dataclass(frozen=True)
 class TrainingSample:
-    """One image with one narrative."""
+    """One image with its captions, which are independent of each other.
+
+    Their phrases are those with a target: grounded, or known to be absent.
+    """
 
     annotation: PanopticImage
     image: Image.Image
     ids: SegmentIds
-    caption: str
-    phrases: tuple[AnnotatedPhrase, ...]  # those with a target: grounded, or known to be absent
+    captions: tuple[GeneratedCaption, ...]
     ignore_ids: tuple[int, ...]
-    augmented: bool = False  # the image differs from its file
+    augmented: bool = False  # the image differs from its file, apart from a flip that was asked for
 
 
 class Source:
-    """One split of one folder; images without annotated narratives are narrated."""
+    """One split of one folder; images without annotated narratives are narrated.
 
-    def __init__(self, root: Path, split: str, weight: float = 1.0) -> None:
+    `incomplete` says that not all that its categories name is annotated, whatever its files say.
+    """
+
+    def __init__(self, root: Path, split: str, weight: float = 1.0, *, incomplete: bool = False) -> None:
         self.name, self.weight = f"{root.name}:{split}", weight
         self.narratives: Sequence[Narrative] | None = None
         self.images: Sequence[PanopticImage] = ()
@@ -52,7 +60,21 @@ class Source:
             self.complete = panoptic.complete
             listed = repr([(i.file.name, i.segments) for i in self.images])
             self.fingerprint = hashlib.sha256(listed.encode()).hexdigest()
-        self.has_stuff = any(not c.isthing for c in self.categories.values())
+        self.complete = self.complete and not incomplete
+        if self.narratives is None and not self.complete:
+            self._keep_described(f"{root}:{split}")
+        has_stuff = any(not c.isthing for c in self.categories.values())
+        # Unlabelled pixels are unknown where stuff is annotated too, and background elsewhere.
+        self.ignore_ids = (UNLABELED, IGNORE_ID) if has_stuff and self.complete else (IGNORE_ID,)
+
+    def _keep_described(self, name: str) -> None:
+        """Of an incomplete source without narratives, only what people described can be trained on."""
+        described = tuple(i for i in self.images if any(s.expressions for s in i.segments))
+        if not described:
+            raise InputError(f"{name} is incomplete and has neither narratives nor expressions to train on")
+        if len(described) < len(self.images):
+            _log.warning("%s: %d images without expressions", name, len(self.images) - len(described))
+        self.images = described
 
     @cached_property
     def narrator(self) -> Narrator:
@@ -65,11 +87,6 @@ class Source:
         """The panoptic annotation of a sample."""
         return self.images[index] if self.narratives is None else self.narratives[index].image
 
-    def ignore_ids(self, annotation: PanopticImage) -> tuple[int, ...]:
-        """Unlabelled pixels are ignored where people labelled stuff too, and background elsewhere."""
-        by_people = self.has_stuff and all(s.score is None for s in annotation.segments)
-        return (UNLABELED, IGNORE_ID) if by_people else (IGNORE_ID,)
-
     def sample(
         self,
         index: int,
@@ -80,41 +97,49 @@ class Source:
         narratives_per_image: int = 1,
         copy: int = 0,
         donors: Sequence[int] = (),
+        flip: bool = False,
     ) -> TrainingSample:
-        """One sample; only images whose narrative is generated are augmented, before it is generated."""
+        """One image with captions that are true of it as it is after augmentation.
+
+        Images with annotated narratives are not augmented, those with expressions are only flipped and
+        changed in color. `flip` mirrors the image first.
+        """
+        annotation, image, ids = view = self._read(index, flip)
+        if self.narratives is not None:
+            narrative = self.narratives[index]
+            captions = [GeneratedCaption(narrative.caption, narrative.phrases)]
+            captions = [mirror_caption(c) for c in captions] if flip else captions
+            return TrainingSample(annotation, image, ids, _with_targets(captions), self.ignore_ids)
+        augment = augment or Augment()
+        image_rng = rng_for(copy, index, 0) if augment.fixed else rng
+        augment = Augment() if augment.fixed and copy == 0 else augment
+        narrate = partial(
+            self.narrator.captions, rng=rng, count=narratives_per_image, negative_phrases=negative_phrases
+        )
+        if any(s.expressions for s in annotation.segments):
+            flipped = augment.flip and image_rng.random() < 0.5
+            image, ids = mirror(image, ids) if flipped else (image, ids)
+            captions = narrate(annotation, ids, np.asarray(image), mirrored=flip != flipped)
+        else:
+            annotation, whole_image, whole_ids = self._paste(view, donors, image_rng, augment.max_pasted)
+            image, ids = flip_and_crop(whole_image, whole_ids, image_rng, augment)
+            captions = narrate(annotation, ids, np.asarray(image))
+            if not any(p.segment_ids for c in captions for p in c.phrases):  # nothing is left in the crop
+                image, ids = whole_image, whole_ids
+                captions = narrate(annotation, ids, np.asarray(image))
+        image = color_jitter(image, image_rng, augment.color_jitter)  # now that colors are named
+        augmented = augment != Augment()
+        return TrainingSample(annotation, image, ids, _with_targets(captions), self.ignore_ids, augmented)
+
+    def _read(self, index: int, flip: bool) -> View:
         annotation = self.annotation(index)
         image, ids = read_image(annotation.file), annotation.ids()
         if ids.shape != (image.height, image.width):
             size = f"{ids.shape[1]}x{ids.shape[0]}"
             raise InputError(f"{annotation.file} is {image.width}x{image.height} and its segmentation {size}")
-        if self.narratives is not None:
-            narrative = self.narratives[index]
-            ignore_ids = self.ignore_ids(annotation)
-            return TrainingSample(annotation, image, ids, narrative.caption, narrative.grounded, ignore_ids)
-        augment = augment or Augment()
-        image_rng = rng_for(copy, index, 0) if augment.fixed else rng
-        augment = Augment() if augment.fixed and copy == 0 else augment
-        annotation, image, ids = self._paste((annotation, image, ids), donors, image_rng, augment.max_pasted)
-        cropped, cropped_ids = flip_and_crop(image, ids, image_rng, augment)
-        counts = (negative_phrases, narratives_per_image)
-        narrated = self._narrate(annotation, cropped_ids, cropped, rng, *counts)
-        if not any(p.segment_ids for p in narrated.phrases):  # nothing to narrate is left in the crop
-            cropped, cropped_ids = image, ids
-            narrated = self._narrate(annotation, ids, image, rng, *counts)
-        phrases = tuple(p for p in narrated.phrases if p.segment_ids or p.absent)
-        jittered = color_jitter(cropped, image_rng, augment.color_jitter)  # narratives name colors
-        ignore_ids, augmented = self.ignore_ids(annotation), augment != Augment()
-        return TrainingSample(
-            annotation, jittered, cropped_ids, narrated.caption, phrases, ignore_ids, augmented
-        )
+        return (annotation, *mirror(image, ids)) if flip else (annotation, image, ids)
 
-    def _paste(
-        self,
-        view: tuple[PanopticImage, Image.Image, SegmentIds],
-        donors: Sequence[int],
-        rng: np.random.Generator,
-        limit: int,
-    ) -> tuple[PanopticImage, Image.Image, SegmentIds]:
+    def _paste(self, view: View, donors: Sequence[int], rng: np.random.Generator, limit: int) -> View:
         count = int(rng.integers(limit + 1)) if limit and donors else 0
         if not count:
             return view
@@ -122,29 +147,26 @@ class Source:
         donor = self.images[donors[int(rng.integers(len(donors)))]]
         return paste_things(view, donor, things, rng, count)
 
-    def _narrate(
-        self,
-        annotation: PanopticImage,
-        ids: SegmentIds,
-        image: Image.Image,
-        rng: np.random.Generator,
-        negative_phrases: int,
-        count: int,
-    ) -> GeneratedCaption:
-        """As many narratives of one image as asked for, joined to one."""
-        pixels = np.asarray(image)
-        captions = [
-            self.narrator(annotation, ids, pixels, rng, negative_phrases=negative_phrases)
-            for _ in range(count)
-        ]
-        return join_captions(captions)
-
     def narrative(self, index: int, seed: int) -> Narrative:
         """The narrative for validation: the annotated one, or one that is the same at every call."""
         if self.narratives is not None:
             return self.narratives[index]
         sample = self.sample(index, rng_for(seed, VALIDATION_EPOCH, index))
-        return Narrative(sample.annotation, index, sample.caption, sample.phrases)
+        return Narrative(sample.annotation, index, sample.captions[0].caption, sample.captions[0].phrases)
+
+
+def mirror(image: Image.Image, ids: SegmentIds) -> tuple[Image.Image, SegmentIds]:
+    """An image and its ids with left and right exchanged."""
+    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT), np.ascontiguousarray(ids[:, ::-1])
+
+
+def _with_targets(captions: Sequence[GeneratedCaption]) -> tuple[GeneratedCaption, ...]:
+    """The captions with those of their phrases that have a target; one without any only if all are."""
+    found = []
+    for caption in captions:
+        phrases = tuple(p for p in caption.phrases if p.segment_ids or p.absent)
+        found.append(replace(caption, phrases=phrases))
+    return tuple(c for c in found if c.phrases) or tuple(found[:1])
 
 
 def open_training_sources(specs: Sequence[DataSpec]) -> list[Source]:
@@ -152,7 +174,7 @@ def open_training_sources(specs: Sequence[DataSpec]) -> list[Source]:
     sources = []
     for spec in specs:
         for split in spec.splits:
-            sources.append(Source(spec.root, split, spec.weight))
+            sources.append(Source(spec.root, split, spec.weight, incomplete=spec.incomplete))
     if not any(len(source) for source in sources):
         raise InputError(f"there is nothing to train on in {', '.join(str(spec.root) for spec in specs)}")
     return sources

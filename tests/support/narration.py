@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +11,7 @@ from PIL import Image
 
 from ppmn.data.panoptic import Category, PanopticImage, Segment
 from ppmn.images import ids_to_rgb
-from ppmn.synthetic.narrator import GeneratedCaption
+from ppmn.synthetic.captions import GeneratedCaption
 
 _NUMBER_WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _NUMBERS = {w: n for n, w in enumerate(_NUMBER_WORDS, 1)}
@@ -123,8 +125,16 @@ def painted_image(seed: int) -> tuple[PanopticImage, np.ndarray, np.ndarray]:
     return PanopticImage(seed, Path("image.jpg"), Path("ids.png"), 96, 128, segments), ids, pixels
 
 
-def write_painted_images(root: Path, count: int = 4) -> Path:
-    """A data set of painted images, split `val`."""
+def describe(image: PanopticImage) -> PanopticImage:
+    """The image with two expressions for every segment."""
+    segments = (replace(s, expressions=(f"left one {s.id}", f"thing {s.id}")) for s in image.segments)
+    return replace(image, segments=tuple(segments))
+
+
+def write_painted_images(
+    root: Path, count: int = 4, segment: Mapping[str, object] | None = None, **fields: object
+) -> Path:
+    """A data set of painted images, split `val`, with further fields of each segment and of the file."""
     images, annotations = [], []
     for folder in ("images/val", "annotations/panoptic_segmentation/val"):
         (root / folder).mkdir(parents=True)
@@ -140,12 +150,13 @@ def write_painted_images(root: Path, count: int = 4) -> Path:
                 "area": s.area,
                 "bbox": s.bbox,
                 "iscrowd": int(s.iscrowd),
+                **(segment or {}),
             }
             for s in image.segments
             if s.area
         ]
         annotations.append({"image_id": seed, "file_name": f"{seed}.png", "segments_info": info})
     categories = [{"id": c.id, "name": c.name, "isthing": int(c.isthing)} for c in CATEGORIES.values()]
-    content = {"images": images, "annotations": annotations, "categories": categories}
+    content = {"images": images, "annotations": annotations, "categories": categories, **fields}
     (root / "annotations/panoptic_val.json").write_text(json.dumps(content))
     return root

@@ -13,7 +13,8 @@ from ppmn.cli import main
 from ppmn.data.narratives import read_narratives
 from ppmn.data.panoptic import PanopticImage, read_ids, read_panoptic
 from ppmn.images import read_image
-from ppmn.synthetic.narrator import GeneratedCaption, Narrator
+from ppmn.synthetic.captions import GeneratedCaption
+from ppmn.synthetic.narrator import Narrator
 from ppmn.synthetic.scenes import draw_scene, scene_categories
 
 COUNT = 60
