@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass, replace
 
+from ppmn.synthetic.distinctions import Distinction, Distinctions
 from ppmn.synthetic.modifiers import SKIN_COLORS, Modifiers
 from ppmn.synthetic.nouns import NounForm, Word
 from ppmn.synthetic.regions import COLOR_NAMES, Region
-from ppmn.synthetic.templates import GROUPS, TEMPLATES
+from ppmn.synthetic.templates import CONFUSABLE, GROUPS, TEMPLATES
 from ppmn.synthetic.vocabulary import Vocabulary
-from ppmn.synthetic.wording import Mention, NounPhrase, Pieces, parse_template
+from ppmn.synthetic.wording import Mention, NounPhrase, Piece, Pieces, parse_template
 
+_DISTINCT = 0.75  # how often one of several things is told apart in the words next to it
+_INSIDE = 0.3  # how often also what follows the noun is part of the phrase; what precedes it always is
+_ALL = 0.15  # how often `all` or `both` is said of all things of a kind
 _ANY_FORM = (NounForm.SINGULAR, NounForm.PLURAL, NounForm.MASS)
 
 
@@ -19,7 +23,7 @@ class Mentioner:
     vocabulary: Vocabulary
 
     def __post_init__(self) -> None:
-        self.modifiers = Modifiers(self.vocabulary)
+        self.modifiers, self.distinctions = Modifiers(self.vocabulary), Distinctions(self.vocabulary)
         self.wording = self.vocabulary.wording
         self.chance, self.choose = self.wording.chance, self.wording.choose
 
@@ -75,13 +79,57 @@ class Mentioner:
             text = self.wording.described([region], name, word.text)
         return self.mention(text, [region], word, modifiers, required_side)
 
+    def distinct(self, region: Region, distinction: Distinction) -> Mention | None:
+        """A mention of one of several things; what tells it apart is in the noun phrase or beside it."""
+        word = self.vocabulary.used.get((region.id,)) or self.word_among(region)
+        if word is None:
+            return None
+        inside = self.chance(_INSIDE)
+        text = distinction.inside(word.text) if inside else f"{distinction.before} {word.text}".strip()
+        outside = () if inside else distinction.outside()
+        bare = not distinction.before or distinction.before in COLOR_NAMES
+        article = self.wording.article(text, word) if bare else ("the",)
+        self.vocabulary.used[(region.id,)] = word
+        modifiers = () if distinction.after else self.modifiers.of(region)
+        noun = NounPhrase(text, (region.id,), region.category.isthing)
+        return Mention((*article, noun, *outside, *modifiers), plural=False)
+
+    def word_among(self, region: Region) -> Word | None:
+        """A word for one of several things; of people mostly `person`, since masks do not show more."""
+        if self.vocabulary.name(region) == "person" and self.chance(0.6):
+            return Word("person", NounForm.SINGULAR)
+        return self.vocabulary.role(region) or self.vocabulary.word(region.category, NounForm.SINGULAR)
+
+    def one_of(self, mention: Mention) -> Pieces:
+        """`one of the dogs is on the left and the other one is on the right`, after all were mentioned."""
+        ids = mention.nouns[0].ids
+        word, regions = self.vocabulary.used.get(ids), [self.vocabulary.by_id[i] for i in ids]
+        if word is None or regions not in self.distinctions.kinds() or word.form != NounForm.PLURAL:
+            return ()
+        regions = [regions[int(i)] for i in self.wording.rng.permutation(len(regions))]
+        pieces: list[Piece] = []
+        for region in regions[: 2 if len(regions) == 2 else 1]:
+            others = [r for r in regions if r is not region]
+            places = [d for d in self.distinctions.places(region, others) if not d.before]
+            if not places:
+                break
+            text = "other one" if pieces else f"one of the {word.text}"
+            start = ("and", "the") if pieces else ()
+            noun = NounPhrase(text, (region.id,), region.category.isthing)
+            pieces += [*start, noun, "is", *self.choose(places).outside()]
+        return (*pieces, ".") if pieces else ()
+
     def one_by_one(self, regions: list[Region]) -> list[Mention | None]:
-        """The largest few one by one, each distinguished by color, side or size."""
+        """The largest few one by one, each distinguished from the others where that is possible."""
         found: list[Mention | None] = []
         by_size = sorted(regions, key=lambda r: -r.area)
         for n, region in enumerate(by_size[: int(self.wording.rng.integers(1, 4))]):
             others = [r for r in regions if r is not region]
             if region.crowd or region.area < 0.08 * by_size[0].area:
+                continue
+            distinction = self.distinctions.choose(region, regions) if self.chance(_DISTINCT) else None
+            if distinction and not any(r.crowd for r in others):
+                found.append(self.distinct(region, distinction))
                 continue
             sides = sorted(s for s in region.sides if not any(r.may_be_on(s) for r in others))
             if self.has_own_color(region, others) and self.chance(0.6):
@@ -109,6 +157,9 @@ class Mentioner:
     def all_of(self, regions: list[Region]) -> list[Mention | None]:
         """One mention of all segments of a category."""
         word = self.vocabulary.word(regions[0].category, NounForm.PLURAL)
+        if word and regions in self.distinctions.kinds() and self.chance(_ALL):
+            amount = self.choose(("both ", "both the ") if len(regions) == 2 else ("all ", "all the "))
+            return [self.mention(amount + word.text, regions, word)]
         return [self.several(word, regions)] if word else []
 
     def of_one_side(self, regions: list[Region]) -> list[Mention | None]:
@@ -130,6 +181,9 @@ class Mentioner:
         mass = word.form == NounForm.MASS
         text = ("" if mass else amount) + self.wording.described(regions, name, word.text)
         modifiers = self.modifiers.of(regions[0], plural=True)
+        if required_side and self.chance(0.4):
+            text += f" {'on' if required_side in ('left', 'right') else 'at'} the {required_side}"
+            required_side = ""
         return self.mention(text, regions, word, modifiers, required_side)
 
     def by_hypernym(self) -> list[Mention]:
@@ -165,13 +219,22 @@ class Mentioner:
         return options
 
     def absent(self) -> Mention | None:
-        """A mention of a category that is not in the image, nor anything with the same noun."""
+        """A mention of what is not in the image: another of a kind that is, or of a kind that is not."""
+        wrong = self.distinctions.wrong() if self.chance(0.3) else None
+        word = self.word_among(wrong[0]) if wrong else None
+        if wrong and word:
+            text, article = wrong[1].inside(word.text), "the" if wrong[1].before else "a"
+            return Mention((article, NounPhrase(text, (), True, absent=True)), False)
         lexicon = self.vocabulary.lexicon
+        names = {self.vocabulary.name(r) for r in self.vocabulary.regions}
         present = {w.lemma for id in self.vocabulary.by_category for w in lexicon.words[id]}
+        present |= lexicon.hypernym_lemmas(names)
         missing = [id for id, words in lexicon.words.items() if not any(w.lemma in present for w in words)]
+        alike = {n for group in CONFUSABLE if names & set(group) for n in group}
+        close = [id for id in missing if lexicon.names[id] in alike]
         if not missing:
             return None
-        id = self.choose(missing)
+        id = self.choose(close if close and self.chance(0.45) else missing)
         words = lexicon.words[id]
         word = self.choose(words, [w.weight for w in words])
         plural = word.form == NounForm.PLURAL

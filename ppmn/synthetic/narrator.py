@@ -15,7 +15,8 @@ from ppmn.synthetic.captions import GeneratedCaption, render
 from ppmn.synthetic.expressions import Expressions
 from ppmn.synthetic.mentions import Mentioner
 from ppmn.synthetic.nouns import Lexicon
-from ppmn.synthetic.regions import SIDES, find_regions
+from ppmn.synthetic.regions import SIDES, Region, find_regions
+from ppmn.synthetic.requests import requests
 from ppmn.synthetic.templates import PLACES, TEMPLATES
 from ppmn.synthetic.vocabulary import Vocabulary
 from ppmn.synthetic.wording import (
@@ -71,7 +72,15 @@ class Narrator:
             expressions = Expressions(image, ids, self.things, mirrored=mirrored)
             return expressions.woven(rng) or GeneratedCaption("", ())
         regions = find_regions(image, self.lexicon.categories, ids, pixels)
-        mentioner = Mentioner(Vocabulary(self.lexicon, regions, Wording(rng)))
+        return self._narrative(regions, rng, negative_phrases)
+
+    def _mentioner(self, regions: list[Region], rng: np.random.Generator) -> Mentioner:
+        return Mentioner(Vocabulary(self.lexicon, regions, Wording(rng)))
+
+    def _narrative(
+        self, regions: list[Region], rng: np.random.Generator, negative_phrases: int
+    ) -> GeneratedCaption:
+        mentioner = self._mentioner(regions, rng)
         mentions = _choose_mentions(mentioner, rng.normal(self.grounded, _GROUNDED_SPREAD))
         absent = [mentioner.absent() for _ in range(negative_phrases)]
         return _write(mentioner, mentions, [m for m in absent if m])
@@ -87,14 +96,17 @@ class Narrator:
         negative_phrases: int = 0,
         mirrored: bool = False,
     ) -> list[GeneratedCaption]:
-        """Captions that are independent of each other: `count` narratives where the annotation is complete,
-        and what people wrote of single segments. The other arguments are those of a single caption.
+        """Captions that are independent of each other.
+
+        Where the annotation is complete, `count` narratives and short captions that ask for one of
+        several things of a kind; and what people wrote of single segments. The other arguments are those
+        of a single caption.
         """
         captions = []
         if self.complete:
-            captions = [
-                self(image, ids, pixels, rng, negative_phrases=negative_phrases) for _ in range(count)
-            ]
+            regions = find_regions(image, self.lexicon.categories, ids, pixels)
+            captions = [self._narrative(regions, rng, negative_phrases) for _ in range(count)]
+            captions += requests(self._mentioner(regions, rng), wrong=negative_phrases > 0)
         if any(s.expressions for s in image.segments):
             captions += Expressions(image, ids, self.things, mirrored=mirrored).captions(rng)
         return captions
@@ -147,6 +159,8 @@ def _write(mentioner: Mentioner, mentions: list[Mention], absent: list[Mention])
         noun = mentioner.second_noun(mention)
         if noun and chance(0.1 + 0.6 * (len(mentions) < 3)):
             sentences.append(writer.fill(choose(TEMPLATES["second_mentions"]), noun))
+        if chance(0.25):
+            sentences.append(mentioner.one_of(mention))
     if chance(0.4):
         outdoors = mentioner.vocabulary.outdoors
         aside = choose([a for a in TEMPLATES["asides"] if outdoors or not a.startswith("~")])

@@ -140,6 +140,10 @@ class Lexicon:
         """The categories that a word may mean, hypernyms apart."""
         return self._by_lemma.get(word.lemma, set())
 
+    def hypernym_lemmas(self, names: set[str]) -> set[str]:
+        """The hypernyms of categories, also those that this data set does not use."""
+        return {w.lemma for h in _tables()[1] if h.members & names for w in h.words}
+
     def covers(self, text: str) -> bool:
         """Whether a noun may mean something that this data set annotates."""
         lemma = singular(text)

@@ -2,9 +2,9 @@
 
 `templates.json` has groups of categories by name: `usually_single` are mostly one per image, `outdoors` show
 that an image was taken outdoors, `background` is mostly behind the rest, `may_be_black` is the only stuff
-that is called black (other stuff is dark from shade), `wooden` is called so where it is brown. And it has
-templates of sentences: `[...]` is a noun phrase without a mask, `[F]` the noun for the image, `@` an earlier
-noun, and `~` begins what is said only outdoors.
+that is called black (other stuff is dark from shade), `wooden` is called so where it is brown, `vivid` are
+colors that are plain to see. And it has templates of sentences: `[...]` is a noun phrase without a mask,
+`[F]` the noun for the image, `@` an earlier noun, and `~` begins what is said only outdoors.
 """
 
 from pathlib import Path
@@ -17,6 +17,8 @@ TEMPLATES: dict[str, list[str]] = _TABLES["templates"]
 PLACES: dict[str, list[str]] = _TABLES["places"]
 PARTS: dict[str, list[str]] = _TABLES["parts"]
 ROLES: dict[str, list[str]] = _TABLES["roles"]  # of a person with that thing
+CONFUSABLE: list[list[str]] = _TABLES["confusable"]  # categories that are taken for each other
+DISTINCTIONS: dict[str, list[str]] = _TABLES["distinctions"]  # words before | after a noun
 COLLECTIVE_NOUNS: dict[str, str] = _TABLES["collective_nouns"]  # herd of sheep
 IRREGULAR_PLURALS: dict[str, str] = _TABLES["irregular_plurals"]
 

@@ -79,7 +79,7 @@ class Wording:
         first = text.split(maxsplit=1)[0]
         if first in _COLLECTIVES:
             return ("a",)
-        if first in (*_NUMBERS, "some", "many", "another", "other"):
+        if first in (*_NUMBERS, "some", "many", "another", "other", "both", "all"):
             return ()
         if first == "few":
             return ("a",) if self.chance(0.45) else ()

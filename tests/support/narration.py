@@ -12,9 +12,11 @@ from PIL import Image
 from ppmn.data.panoptic import Category, PanopticImage, Segment
 from ppmn.images import ids_to_rgb
 from ppmn.synthetic.captions import GeneratedCaption
+from ppmn.synthetic.nouns import Lexicon, NounForm, Word
 
 _NUMBER_WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
 _NUMBERS = {w: n for n, w in enumerate(_NUMBER_WORDS, 1)}
+_ORDER = ("first", "second", "third", "fourth", "fifth", "sixth")
 _PLACE = r"(?:on|to|at|in) the (left|right|top|bottom|middle|center)\b(?: side)?"
 _MODIFIER = re.compile(r"\b(on|in|riding|holding|beside|behind|near|(?<!consists )of)( the| a| an)? $", re.I)
 HUES = {  # looser than the narrator's own limits: hue in degrees, saturation, value
@@ -30,6 +32,8 @@ HUES = {  # looser than the narrator's own limits: hue in degrees, saturation, v
     "pink": lambda h, s, v: ((h > 290) | (h < 18)) & (s > 0.12) & (v > 0.5),
     "brown": lambda h, s, v: (h < 50) & (s > 0.22) & (v < 0.7),
 }
+_HUE = "|".join(HUES)
+_CHOICE = rf"({'|'.join(_ORDER)}|far left|far right|{_HUE})"
 CATEGORIES = {
     c.id: c
     for c in (
@@ -61,27 +65,31 @@ def false_claims(
     wrong = []
     for phrase in generated.phrases:
         words = generated.caption[phrase.start : phrase.end].lower().split()
-        if words[0] in ("a", "an", "the", "his", "this"):
+        if words[0] in ("a", "an", "his", "this") or (words[0] == "the" and phrase.start > 0):
             wrong.append(f"article in {words}")
         if not phrase.segment_ids:
             continue
+        if words[:3] == ["one", "of", "the"]:
+            words = words[3:]
         number = 2 if words[0] == "couple" else _NUMBERS.get(words[0])
         if number and (number != len(phrase.segment_ids) or crowds & set(phrase.segment_ids)):
             wrong.append(f"number in {words}")
-        colors = [w for w in words if w in HUES]
+        colors = [
+            w for w in words if w in HUES and not {"in", "wearing", "with"} & set(words[: words.index(w)])
+        ]
         if colors and words[-1] != "orange":
             mask = np.isin(ids, phrase.segment_ids)
             hsv = np.asarray(Image.fromarray(pixels).convert("HSV"))[mask].astype(float) / 255
             fractions = [HUES[c](hsv[:, 0] * 360, hsv[:, 1], hsv[:, 2]).mean() for c in colors]
             if min(fractions) < (0.58 if len(colors) == 1 else 0.2):
                 wrong.append(f"color in {words}: {fractions}")
-    return wrong + false_places(generated, ids)
+    return wrong + false_places(generated, image, ids) + false_choices(generated, image, ids)
 
 
-def false_places(generated: GeneratedCaption, ids: np.ndarray) -> list[str]:
-    """A place at the start of a sentence is said of its nouns, one after a noun of that noun."""
+def false_places(generated: GeneratedCaption, image: PanopticImage, ids: np.ndarray) -> list[str]:
+    """A place in a noun phrase or after it is said of it, one at the start of a sentence of all its nouns."""
     wrong = []
-    for sentence in re.finditer(r"[^.]+\.", generated.caption):
+    for sentence in re.finditer(r"[^.]+\.?", generated.caption):
         nouns = [
             p
             for p in generated.phrases
@@ -91,16 +99,112 @@ def false_places(generated: GeneratedCaption, ids: np.ndarray) -> list[str]:
         ]
         for place in re.finditer(_PLACE, sentence.group(), re.I):
             start = sentence.start() + place.start()
-            before = [p for p in nouns if p.end < start]
+            if any(p.absent and p.start <= start < p.end + 12 for p in generated.phrases):
+                continue
+            before = [p for p in nouns if p.start < start]
             for phrase in before[-1:] or nouns:
-                for id in phrase.segment_ids:
-                    rows, columns = np.nonzero(ids == id)
-                    y, x = (rows.mean() + 0.5) / ids.shape[0], (columns.mean() + 0.5) / ids.shape[1]
-                    word = place.group(1).lower()
-                    true = {"left": x < 0.4, "right": x > 0.6, "top": y < 0.4, "bottom": y > 0.6}
-                    if not true.get(word, 0.3 < x < 0.7 and 0.3 < y < 0.7):
-                        text = generated.caption[phrase.start : phrase.end]
-                        wrong.append(f"place of {text} {word}: {x:.2f} {y:.2f}")
+                word = place.group(1).lower()
+                if not all(is_at(word, id, phrase.segment_ids, image, ids) for id in phrase.segment_ids):
+                    text = generated.caption[phrase.start : phrase.end]
+                    wrong.append(f"place of {text} {word}")
+    return wrong
+
+
+def mean_position(ids: np.ndarray, id: int) -> tuple[float, float]:
+    """The center of a segment as fractions of width and height."""
+    rows, columns = np.nonzero(ids == id)
+    return (columns.mean() + 0.5) / ids.shape[1], (rows.mean() + 0.5) / ids.shape[0]
+
+
+def others_of_its_kind(image: PanopticImage, ids: np.ndarray, members: tuple[int, ...]) -> list[int]:
+    """The visible segments of the same category that are not meant."""
+    category = {s.id: s.category_id for s in image.segments}
+    kind = {category[m] for m in members}
+    return [
+        s.id for s in image.segments if s.category_id in kind and s.id not in members and (ids == s.id).any()
+    ]
+
+
+def is_at(
+    word: str, id: int, members: tuple[int, ...], image: PanopticImage, ids: np.ndarray, strict: bool = False
+) -> bool:
+    """Whether a segment is at that place of the image, or the outermost of its kind on that side."""
+    x, y = mean_position(ids, id)
+    others = [mean_position(ids, other) for other in others_of_its_kind(image, ids, members)]
+    horizontal, sign = word in ("left", "right"), 1 if word in ("left", "top") else -1
+    if word in ("middle", "center"):
+        between = len(others) == 2 and min(o[0] for o in others) < x < max(o[0] for o in others)
+        return between or (0.3 < x < 0.7 and 0.3 < y < 0.7)
+    own = x if horizontal else y
+    absolute = sign * (own - 0.5) < -0.1
+    theirs = [o[0] if horizontal else o[1] for o in others]
+    outermost = bool(theirs) and all(sign * (own - other) < -0.1 for other in theirs)
+    return outermost or (absolute and not strict)
+
+
+def false_choices(generated: GeneratedCaption, image: PanopticImage, ids: np.ndarray) -> list[str]:
+    """Words in a noun phrase that tell it from others of its kind, and are not true of it alone."""
+    wrong = []
+    area = {s.id: int((ids == s.id).sum()) for s in image.segments}
+    for phrase in generated.phrases:
+        text = generated.caption[phrase.start : phrase.end].lower()
+        members = phrase.segment_ids
+        if not members:
+            continue
+        others = others_of_its_kind(image, ids, members)
+        after = generated.caption[phrase.end :].lower()
+        order = re.search(
+            r"\b(first|second|third|fourth|fifth|sixth)\b.*? from (?:the )?(left|right)", text + after[:16]
+        )
+        if order and order[1] in text:
+            sign = 1 if order[2] == "left" else -1
+            own = mean_position(ids, members[0])[0]
+            rank = sum(sign * (mean_position(ids, o)[0] - own) < 0 for o in others)
+            if _ORDER.index(order[1]) != rank:
+                wrong.append(f"order in {text}: {rank}")
+        elif side := re.match(
+            r"(?:the )?(?:far )?(left|right|top|bottom|upper|lower)(?:most)? (?!left|right)", text
+        ):
+            word = {"upper": "top", "lower": "bottom"}.get(side[1], side[1])
+            if not is_at(word, members[0], members, image, ids, strict=True):
+                wrong.append(f"side in {text}")
+        sizes = [area[o] for o in others]
+        if re.match(r"(?:the )?(bigg|larg)e(r|st)", text) and area[members[0]] < 1.9 * max(sizes):
+            wrong.append(f"size in {text}")
+        if re.match(r"(?:the )?smalle(r|st)", text) and 1.9 * area[members[0]] > min(sizes):
+            wrong.append(f"size in {text}")
+        if re.match(r"both|all", text) and (others or (text[0] == "b" and len(members) != 2)):
+            wrong.append(f"number in {text}")
+    return wrong
+
+
+def false_absences(
+    generated: GeneratedCaption, lexicon: Lexicon, image: PanopticImage, ids: np.ndarray
+) -> list[str]:
+    """Absent phrases that name something which is there, by their nouns, order and place."""
+    wrong = []
+    for phrase in generated.phrases:
+        if not phrase.absent:
+            continue
+        text = generated.caption[phrase.start : phrase.end].lower()
+        after = generated.caption[phrase.end :].lower()[:24]
+        noun = re.sub(rf"^(the|few|some|many|group of|number of|a) |^(the )?{_CHOICE} ", "", text)
+        noun = re.sub(r" (on|to|at|from) .*", "", noun)
+        kinds = lexicon.category_ids(Word(noun, NounForm.SINGULAR))
+        present = [s for s in image.segments if s.category_id in kinds and (ids == s.id).any()]
+        order = re.search(r"(first|second|third|fourth|fifth|sixth)\b", text)
+        side = re.search(r"\b(left|right)\b", text + after)
+        if order:
+            true = len(present) <= _ORDER.index(order[1])
+        elif present and (color := re.match(rf"(?:the )?({_HUE}) ", text)):
+            true = color[1] not in ("white", "black", "grey", "brown")
+        elif present and side:
+            sign = 1 if side[1] == "left" else -1
+            true = all(sign * (mean_position(ids, s.id)[0] - 0.5) > 0.1 for s in present)
+        else:
+            true = not present
+        if not true:
+            wrong.append(f"absent {text}{after}")
     return wrong
 
 
