@@ -36,7 +36,7 @@ class Mentioner:
         elif len(regions) == 1:
             found = [self.single(regions[0])]
         else:
-            all_at_once = min(0.15 + 0.1 * len(regions), 0.75)
+            all_at_once = min(0.1 + 0.08 * len(regions), 0.7)
             ways = [self.one_by_one, self.all_of, self.of_one_side]
             way = self.choose(ways, [0.85 - all_at_once, all_at_once, 0.15])
             found = way(regions) or self.all_of(regions)
@@ -183,7 +183,7 @@ class Mentioner:
         modifiers = self.modifiers.of(regions[0], plural=True)
         if required_side and self.chance(0.4):
             text += f" {'on' if required_side in ('left', 'right') else 'at'} the {required_side}"
-            required_side = ""
+            return replace(self.mention(text, regions, word, modifiers), sides=frozenset())
         return self.mention(text, regions, word, modifiers, required_side)
 
     def by_hypernym(self) -> list[Mention]:

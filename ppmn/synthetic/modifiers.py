@@ -62,7 +62,7 @@ class Modifiers:
         return pieces
 
     def action(self, person: Region) -> Pieces:
-        """`riding a horse`, `holding a cup`."""
+        """`riding a horse`, `holding a cup`, `wearing a tie`."""
         near = self.vocabulary.within_reach(person)
         if not near or not self.chance(0.5):
             return ()
@@ -70,9 +70,9 @@ class Modifiers:
         name = self.vocabulary.name(item)
         rides = name in GROUPS["ridden"] and person.y < item.y
         noun = self.item_noun(item, near)
-        if noun is None or not (rides or name in GROUPS["held"]):
+        if noun is None or not (rides or name in GROUPS["held"] | GROUPS["worn"]):
             return ()
-        verb = self.choose(("riding", "on")) if rides else "holding"
+        verb = self.choose(("riding", "on")) if rides else "wearing" if name in GROUPS["worn"] else "holding"
         return (verb, indefinite_article(noun.text), noun)
 
     def item_noun(self, item: Region, near: list[Region]) -> NounPhrase | None:

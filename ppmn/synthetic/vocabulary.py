@@ -54,10 +54,10 @@ class Vocabulary:
         return Word(choose(choose(roles)), NounForm.SINGULAR) if roles else None
 
     def within_reach(self, person: Region) -> list[Region]:
-        """What a person may hold or ride: things with their center in the person's box."""
+        """What a person may hold, wear or ride: things with their center in the person's box."""
         x0, y0, x1, y1 = person.box
         inside = [r for r in self.regions if x0 <= r.x <= x1 and y0 <= r.y <= y1]
-        return [r for r in inside if self.name(r) in GROUPS["ridden"] | GROUPS["held"]]
+        return [r for r in inside if self.name(r) in GROUPS["ridden"] | GROUPS["held"] | GROUPS["worn"]]
 
     def is_annotated(self, pieces: Iterable[Piece]) -> bool:
         """Whether the data set annotates what a noun phrase names; those without a mask must not."""

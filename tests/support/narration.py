@@ -18,7 +18,9 @@ _NUMBER_WORDS = ["one", "two", "three", "four", "five", "six", "seven", "eight",
 _NUMBERS = {w: n for n, w in enumerate(_NUMBER_WORDS, 1)}
 _ORDER = ("first", "second", "third", "fourth", "fifth", "sixth")
 _PLACE = r"(?:on|to|at|in) the (left|right|top|bottom|middle|center)\b(?: side)?"
-_MODIFIER = re.compile(r"\b(on|in|riding|holding|beside|behind|near|(?<!consists )of)( the| a| an)? $", re.I)
+_MODIFIER = re.compile(
+    r"\b(on|in|riding|holding|wearing|beside|behind|near|(?<!consists )of)( the| a| an)? $", re.I
+)
 HUES = {  # looser than the narrator's own limits: hue in degrees, saturation, value
     "white": lambda h, s, v: (s < 0.2) & (v > 0.7),
     "black": lambda h, s, v: v < 0.34,
@@ -77,7 +79,8 @@ def false_claims(
         colors = [
             w for w in words if w in HUES and not {"in", "wearing", "with"} & set(words[: words.index(w)])
         ]
-        if colors and words[-1] != "orange":
+        fruit = re.search(r"oranges?(?= (?:on|at|in|to|from|next|near|by|beside) |$)", " ".join(words))
+        if colors and not fruit:
             mask = np.isin(ids, phrase.segment_ids)
             hsv = np.asarray(Image.fromarray(pixels).convert("HSV"))[mask].astype(float) / 255
             fractions = [HUES[c](hsv[:, 0] * 360, hsv[:, 1], hsv[:, 2]).mean() for c in colors]

@@ -11,6 +11,7 @@ from support.narration import (
     CATEGORIES,
     HUES,
     false_absences,
+    false_choices,
     false_claims,
     false_places,
     painted_image,
@@ -56,8 +57,12 @@ def test_false_claims_are_found() -> None:
         wrong = false_claims(generated, image, ids, inverted)
         wrong += false_places(generated, image, np.ascontiguousarray(ids[::-1, ::-1]))
         wrong += false_claims(six, image, ids, pixels)
+        for request in narrator.captions(image, ids, pixels, rng_for(0, 0, seed))[1:]:
+            other = GeneratedCaption(re.sub("larg|bigg", "small", request.caption), request.phrases)
+            wrong += false_choices(request, image, np.ascontiguousarray(ids[::-1, ::-1]))
+            wrong += false_choices(other, image, ids)
         found |= {claim.split()[0] for claim in wrong}
-    assert found >= {"color", "place", "number"}
+    assert found >= {"color", "place", "number", "order", "side", "size"}
 
 
 def test_seed_epoch_and_index_determine_a_caption() -> None:
@@ -72,9 +77,9 @@ def test_random_streams_are_stable() -> None:
     image, ids, pixels = painted_image(4)
     generated = Narrator(CATEGORIES)(image, ids, pixels, rng_for(3, 1, 7), negative_phrases=1)
     assert generated.caption == (
-        "In this image, I can see green grass and the second snorkel from the right side and the blue sky and "
-        "a kid and a car. At the bottom of the image I can see a snorkel gadget. In front of the image there "
-        "are the trucks and a napkin."
+        "In this image, I can see green grass and the second snorkel from the right side and the blue sky "
+        "and a kid and a car. At the bottom of the image I can see a snorkel gadget. In front of the image "
+        "there are the trucks and numbers."
     )
 
 
