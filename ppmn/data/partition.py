@@ -6,7 +6,7 @@ from typing import Literal
 from ppmn.config import TrainConfig
 from ppmn.data.panoptic import PanopticImage
 
-Part = Literal["all", "train", "validation"]
+SplitPart = Literal["all", "train", "validation"]
 
 
 def held_out(annotation: PanopticImage, fraction: float) -> bool:
@@ -15,7 +15,7 @@ def held_out(annotation: PanopticImage, fraction: float) -> bool:
     return int.from_bytes(digest[:4], "big") < fraction * 2**32
 
 
-def in_part(annotation: PanopticImage, part: Part) -> bool:
+def in_part(annotation: PanopticImage, part: SplitPart) -> bool:
     """Whether an image is on one side of the split that training uses by default, a tenth for validation."""
     if part == "all":
         return True

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from ppmn.data.narratives import AnnotatedPhrase, Narrative
 from ppmn.data.panoptic import IGNORE_ID, DataSpec, PanopticImage
-from ppmn.data.partition import Part
+from ppmn.data.partition import SplitPart
 from ppmn.data.targets import Rows, targets_ppmn2022
 from ppmn.distributed import gather_objects, is_main_process, process_count, process_rank
 from ppmn.errors import InputError
@@ -59,7 +59,7 @@ class EvaluationRun:
     predictions: dict[PhraseKey, Prediction]
 
 
-def open_narratives_of(specs: Sequence[DataSpec], part: Part = "all") -> dict[str, NarrativeSource]:
+def open_narratives_of(specs: Sequence[DataSpec], part: SplitPart = "all") -> dict[str, NarrativeSource]:
     """The narratives of every split that is meant, by `folder:split`; see `select_narratives`."""
     sources: dict[str, NarrativeSource] = {}
     for spec in specs:

@@ -14,7 +14,7 @@ import numpy as np
 from tqdm import tqdm
 
 from ppmn.data.panoptic import IGNORE_ID, DataSpec, PanopticImage, Segment, read_panoptic
-from ppmn.data.partition import Part, in_part
+from ppmn.data.partition import SplitPart, in_part
 from ppmn.distributed import gather_objects, is_main_process, process_count, process_rank
 from ppmn.errors import InputError
 from ppmn.evaluation.metrics import bootstrap, iou
@@ -22,7 +22,7 @@ from ppmn.evaluation.selection import read_segment_ids
 from ppmn.grounding.grounder import Grounder
 from ppmn.types import Box, Mask
 
-PLACE_WORDS = {
+REFERRING_PLACES = {
     "left", "leftmost", "lefthand", "right", "rightmost", "righthand",
     "middle", "center", "centre", "central", "corner",
     "top", "topmost", "upper", "uppermost", "bottom", "bottommost", "lower", "lowermost",
@@ -50,10 +50,10 @@ class ExpressionScore:
 
     @property
     def has_place_word(self) -> bool:
-        return bool(PLACE_WORDS & set(re.findall(r"[a-z]+", self.expression.lower())))
+        return bool(REFERRING_PLACES & set(re.findall(r"[a-z]+", self.expression.lower())))
 
 
-def open_referring(specs: Sequence[DataSpec], part: Part = "all") -> dict[str, list[PanopticImage]]:
+def open_referring(specs: Sequence[DataSpec], part: SplitPart = "all") -> dict[str, list[PanopticImage]]:
     """The images of every split that is meant that have expressions, by `folder:split`."""
     sources: dict[str, list[PanopticImage]] = {}
     for spec in specs:
@@ -132,7 +132,9 @@ def box_iou(one: Box | None, other: Box) -> float:
     return intersection / max(w * h + p * q - intersection, 1)
 
 
-def referring_report(scores: Sequence[ExpressionScore], grounder: Grounder, part: Part) -> dict[str, Any]:
+def referring_report(
+    scores: Sequence[ExpressionScore], grounder: Grounder, part: SplitPart
+) -> dict[str, Any]:
     """Percentages of the expressions whose object was found, with 95 % intervals over images."""
     rows: dict[str, Any] = {}
     known = [s for s in scores if s.largest_mask_iou is not None]

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from ppmn.data.partition import Part
+from ppmn.data.partition import SplitPart
 from ppmn.errors import InputError
 from ppmn.evaluation.metrics import (
     CURVE_THRESHOLDS,
@@ -30,7 +30,7 @@ def build_report(
     model: str,
     threshold: float | None,
     sources: Mapping[str, NarrativeSource],
-    part: Part = "all",
+    part: SplitPart = "all",
 ) -> EvaluationReport:
     """Every figure of a run, and what it was measured on. Scores are from 0 to 100."""
     scores = metric.compute()

@@ -13,7 +13,7 @@ from ppmn.config import TrainConfig
 from ppmn.data.index import Narratives, open_narratives
 from ppmn.data.narratives import Narrative, narratives_file
 from ppmn.data.panoptic import PanopticImage, read_panoptic
-from ppmn.data.partition import Part, in_part
+from ppmn.data.partition import SplitPart, in_part
 from ppmn.errors import InputError
 from ppmn.images import read_image
 from ppmn.synthetic.narrator import Narrator, rng_for
@@ -45,7 +45,7 @@ class NarrativeSubset(Sequence[Narrative]):
 NarrativeSource = Narratives | NarrativeSubset
 
 
-def select_narratives(root: Path, split: str, part: Part) -> NarrativeSource:
+def select_narratives(root: Path, split: str, part: SplitPart) -> NarrativeSource:
     """The narratives of one part of a split: those of its file, or generated ones where it has none."""
     if not narratives_file(root, split).is_file():
         return _generate(root, split, part)
@@ -78,7 +78,7 @@ def read_segment_ids(image: PanopticImage) -> SegmentIds:
     return ids
 
 
-def _generate(root: Path, split: str, part: Part) -> NarrativeSubset:
+def _generate(root: Path, split: str, part: SplitPart) -> NarrativeSubset:
     panoptic = read_panoptic(root, split)
     narrator = Narrator(panoptic.categories, complete=panoptic.complete)
     chosen = [(i, image) for i, image in enumerate(panoptic.images) if in_part(image, part)]
