@@ -126,8 +126,8 @@ class Trainer:
         config, progress = self.config, self.progress
         batches = epoch_batches(self.data, epoch, self.batch_size)
         mine = [batch[process_rank() :: process_count()] for batch in batches[progress.step :]]
-        title, quiet = f"epoch {epoch + 1}/{config.epochs}", not is_main_process()
-        with tqdm(total=len(batches), initial=progress.step, desc=title, disable=quiet) as bar:
+        title, hidden = f"epoch {epoch + 1}/{config.epochs}", None if is_main_process() else True
+        with tqdm(total=len(batches), initial=progress.step, desc=title, disable=hidden) as bar:
             for samples in read_batches(self.data, epoch, mine):
                 line = self.step(self.readable(samples), len(batches) * config.epochs)
                 bar.set_postfix(loss=f"{line['loss']:.3f}")

@@ -5,8 +5,10 @@ import logging
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from support.training import arguments
 
 from ppmn import cli
 from ppmn.cli import build_parser, main
@@ -103,3 +105,17 @@ def test_wrong_size_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit):
             main(["profile", f"--size={size}"])
         assert "is not a size; 800x1216 is one" in capsys.readouterr().err
+
+
+def test_progress_bars_are_not_printed_into_pipes(
+    scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = [
+        ["data", "scenes", "-o", str(tmp_path / "drawn"), "--count", "2"],
+        ["data", "narrate", str(scenes), "-o", str(tmp_path / "narratives.json")],
+        arguments(scenes, text, tmp_path / "run", "--epochs", "1"),
+        ["evaluate", "--model", str(tmp_path / "run"), "--data", str(scenes)],
+    ]
+    for command in commands:
+        assert main(command) == 0
+        assert capsys.readouterr().err == ""
