@@ -34,8 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"ppmn: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("ppmn: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(": ".join(["ppmn: interrupted", *map(str, interrupt.args)]), file=sys.stderr)
         return 130
 
 
