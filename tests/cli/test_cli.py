@@ -2,17 +2,22 @@
 
 import argparse
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.models import small_ppmn
 from support.training import arguments
 
 from ppmn import cli
 from ppmn.cli import build_parser, main
+from ppmn.demo import main as demo
 from ppmn.errors import InputError
+from ppmn.model.folder import save_model
+from ppmn.samples import installed_samples
 
 
 def parsers(
@@ -119,3 +124,32 @@ def test_progress_bars_are_not_printed_into_pipes(
     for command in commands:
         assert main(command) == 0
         assert capsys.readouterr().err == ""
+
+
+def test_demo_runs_without_the_packages_of_the_photos(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("skimage", "sklearn", "matplotlib"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("ppmn.demo.installed_samples", installed_samples.__wrapped__)
+    save_model(small_ppmn(text), tmp_path / "model")
+    assert demo(str(tmp_path / "model"), tmp_path / "out") == 0
+    assert (tmp_path / "out" / "page.html").is_file()
+
+
+WITHOUT_NETWORK = """
+import sys, time
+time.sleep = lambda seconds: None  # between retries
+from ppmn.cli import main
+sys.exit(main(["convert", "-o", sys.argv[1]]))
+"""
+
+
+def test_convert_without_a_network_is_one_sentence(tmp_path: Path) -> None:
+    proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}  # nobody listens there
+    environment = {**os.environ, **proxy, "HF_HOME": str(tmp_path / "hub")}
+    command = [sys.executable, "-c", WITHOUT_NETWORK, str(tmp_path / "out")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and not done.stdout
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("ppmn: no text encoder could be loaded from bert-base-uncased")
