@@ -130,7 +130,9 @@ def test_missing_decoder_is_named(
     content = b"\0\0\0\x18ftyp" + brand.encode() + bytes(4) + b"mif1" + bytes(50)
     (tmp_path / "image.heic").write_bytes(content)
     for image in (content, tmp_path / "image.heic"):
-        with pytest.raises(MissingDecoderError, match=f"is an {name} file, .* pip install .*{re.escape(command)}"):
+        with pytest.raises(
+            MissingDecoderError, match=f"is an {name} file, .* pip install .*{re.escape(command)}"
+        ):
             read_image(image)
 
 
