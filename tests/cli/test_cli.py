@@ -3,8 +3,10 @@
 import argparse
 import logging
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -153,3 +155,25 @@ def test_convert_without_a_network_is_one_sentence(tmp_path: Path) -> None:
     assert done.returncode == 2 and not done.stdout
     (sentence,) = done.stderr.splitlines()
     assert sentence.startswith("ppmn: no text encoder could be loaded from bert-base-uncased")
+
+
+def test_evaluate_needs_no_extra_but_for_curves(
+    scenes: Path,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    core = {re.split("[>=<]", name)[0] for name in project["dependencies"]}
+    extras = {"pyarrow", "matplotlib", "tensorboard", "supervision", "onnx", "fastapi"} - core
+    for package in extras:
+        for module in [name for name in sys.modules if name.split(".")[0] == package]:
+            monkeypatch.delitem(sys.modules, module)
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    save_model(small_ppmn(text), tmp_path / "model")
+    command = ["evaluate", "--model", str(tmp_path / "model"), "--data", str(scenes)]
+    assert main(command) == 0
+    assert "overall" in capsys.readouterr().out
+    assert main([*command, "--curves", str(tmp_path / "curves.png")]) == 2
+    assert capsys.readouterr() == ("", "ppmn: figures are drawn with matplotlib: pip install 'ppmn[train]'\n")
