@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ppmn.grounding.batch import BatchOptions
 
 HELP = "find a caption's noun phrases in an image"
-FORMATS = "json, png, panoptic, html, rounds"
+FORMATS = "json, png, panoptic, html, rounds, polygons, yolo, labelme, labelstudio, cvat, cutouts, contact"
 NAME_WIDTH = 40  # characters of a phrase in the table
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from support.models import bert_folder, small_ppmn
 
 from ppmn.errors import InputError
-from ppmn.grounding.formats import to_coco
+from ppmn.grounding.coco import to_coco
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.page import to_html
 from ppmn.images import MissingDecoderError, read_image
