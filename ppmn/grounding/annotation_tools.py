@@ -153,7 +153,8 @@ def label_config(grounding: Grounding) -> str:
     for number, name in enumerate(category_ids(grounding)):
         color = PALETTE[number % len(PALETTE)]
         ElementTree.SubElement(labels, "Label", value=_xml_text(name), background=color)
-    return _document(view)
+    ElementTree.indent(view)
+    return ElementTree.tostring(view, encoding="unicode")  # its reader refuses an XML declaration
 
 
 def to_cvat(grounding: Grounding) -> str:
@@ -191,14 +192,10 @@ def to_cvat(grounding: Grounding) -> str:
             options = {"label": _xml_text(phrase.text.lower()), "source": "auto", "occluded": "0"}
             options |= {"points": points, "z_order": "0", "group_id": str(number)}
             ElementTree.SubElement(image, "polygon", options)
-    return _document(root)
+    ElementTree.indent(root)
+    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode")
 
 
 def _xml_text(text: str) -> str:
     """The text without characters that XML cannot hold."""
     return _NOT_XML.sub(" ", text)
-
-
-def _document(root: ElementTree.Element) -> str:
-    ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, encoding="unicode") + "\n"
