@@ -264,6 +264,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
     [
         ("json",),
         pytest.param(("json", "png", "panoptic", "html", "rounds"), marks=pytest.mark.soak),
+        pytest.param(("polygons", "labelme", "cutouts", "contact"), marks=pytest.mark.soak),
     ],
 )
 def test_image_of_100_megapixels_stays_within_memory(tmp_path: Path, formats: tuple[str, ...]) -> None:
