@@ -129,10 +129,8 @@ class Trainer:
         batches = epoch_batches(self.data, epoch, self.batch_size)
         mine = [batch[process_rank() :: process_count()] for batch in batches[progress.step :]]
         title, hidden = f"epoch {epoch + 1}/{config.epochs}", None if is_main_process() else True
-        with (
-            held_interrupt() as interrupted,
-            tqdm(total=len(batches), initial=progress.step, desc=title, disable=hidden) as bar,
-        ):
+        bar = tqdm(total=len(batches), initial=progress.step, desc=title, disable=hidden)
+        with held_interrupt() as interrupted, bar:
             for samples in read_batches(self.data, epoch, mine):
                 line = self.step(self.readable(samples), len(batches) * config.epochs)
                 bar.set_postfix(loss=f"{line['loss']:.3f}")
