@@ -32,5 +32,5 @@ actionlint:
 .venv: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) -e '.[train,serve,onnx,supervision,docs,dev]'
+	$(PIP) -e '.[train,serve,onnx,supervision,heif,docs,dev]'
 	touch .venv

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import numpy as np
 from PIL import Image
 
-from ppmn.grounding.formats import to_coco
+from ppmn.grounding.coco import to_coco
 from ppmn.grounding.grounder import load
 from ppmn.synthetic.scenes import draw_scene
 

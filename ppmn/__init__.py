@@ -5,22 +5,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ppmn.errors import InputError
+    from ppmn.grounding.annotation_tools import to_cvat, to_label_studio, to_labelme, to_yolo
+    from ppmn.grounding.coco import to_coco, to_panoptic
+    from ppmn.grounding.contact_sheet import contact_sheet
     from ppmn.grounding.encoded_image import EncodedImage
-    from ppmn.grounding.formats import save, to_coco, to_panoptic, to_supervision
+    from ppmn.grounding.formats import save, to_supervision
     from ppmn.grounding.grounder import Grounder, load
     from ppmn.grounding.page import to_html
-    from ppmn.grounding.render import overlay
+    from ppmn.grounding.render import cut_out, overlay
     from ppmn.grounding.result import Grounding, PhrasePrediction
     from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
 
 __version__ = "0.1.0"
 _MODULES = {
     "errors": ("InputError",),
+    "grounding.annotation_tools": ("to_cvat", "to_label_studio", "to_labelme", "to_yolo"),
+    "grounding.coco": ("to_coco", "to_panoptic"),
+    "grounding.contact_sheet": ("contact_sheet",),
     "grounding.encoded_image": ("EncodedImage",),
-    "grounding.formats": ("save", "to_coco", "to_panoptic", "to_supervision"),
+    "grounding.formats": ("save", "to_supervision"),
     "grounding.grounder": ("Grounder", "load"),
     "grounding.page": ("to_html",),
-    "grounding.render": ("overlay",),
+    "grounding.render": ("cut_out", "overlay"),
     "grounding.result": ("Grounding", "PhrasePrediction"),
     "phrases.rules": ("Phrase", "find_phrases", "parse_brackets"),
 }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -34,6 +35,16 @@ def make_folder(folder: Path) -> Path:
     except OSError as error:
         raise InputError(f"the folder {folder} cannot be made ({error.strerror})") from error
     return folder
+
+
+def make_writable_folder(folder: Path) -> Path:
+    """The folder, made where it is missing; refused if no file can be written to it."""
+    make_folder(folder)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise InputError(f"the folder {folder} cannot be written to ({error.strerror})") from error
 
 
 @contextmanager

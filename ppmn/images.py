@@ -14,10 +14,30 @@ from pycocotools import mask as coco_mask
 from ppmn.errors import InputError
 from ppmn.types import Mask, SegmentIds
 
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF")
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+IMAGE_SUFFIXES = (
+    *(".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff"),
+    *(".avif", ".heic", ".heif"),
+)
+# Formats that not every installation reads, by the brand in a file's first bytes, and what to install.
+_BRANDS = {b"avif": "AVIF", b"avis": "AVIF"}
+_BRANDS |= dict.fromkeys((b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"), "HEIC")
+INSTALL = {"AVIF": "pip install --upgrade pillow", "HEIC": "pip install 'ppmn[heif]'"}
 _ORIENTATION = 0x0112  # the EXIF tag
 MAX_PIXELS = 150_000_000  # 10,000 x 10,000 and 12,000 x 9,000 pass; in RGB this is 600 MB
+
+
+class MissingDecoderError(InputError):
+    """An image in a known format whose decoder is not installed.
+
+    Attributes:
+        format: The name of the format, a key of `INSTALL`.
+    """
+
+    def __init__(self, name: str, format: str) -> None:
+        super().__init__(f"{name} is an {format} file, which is not read without {INSTALL[format]}")
+        self.format = format
+
 
 ImageInput = str | Path | bytes | Image.Image | NDArray  # a file, its bytes, or pixels
 
@@ -70,18 +90,41 @@ def _decoded(source: Path | io.BytesIO, name: str, max_pixels: int) -> Image.Ima
     """The first frame of a file."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # `max_pixels` is our own limit
+        warnings.filterwarnings("ignore", "image file could not be identified")  # said below
         try:
-            with Image.open(source, formats=_FORMATS) as image:
+            with Image.open(source, formats=(*_FORMATS, *_heif())) as image:
                 return _checked(image, name, max_pixels)
         except InputError:
             raise
         except Image.UnidentifiedImageError as error:
-            known = ", ".join(_FORMATS)
+            if format := _recognised(source):
+                raise MissingDecoderError(name, format) from error
+            known = ", ".join((*_FORMATS, *_heif()))
             raise InputError(f"{name} is not an image in a format that can be read ({known})") from error
         except Image.DecompressionBombError as error:
             raise InputError(f"{name} has more than {max_pixels:,} pixels, the limit") from error
         except Exception as error:  # a damaged file makes decoders raise nearly anything
             raise InputError(f"{name} is damaged or cut short ({error})") from error
+
+
+def _heif() -> tuple[str, ...]:
+    """The name of the HEIC format if pillow-heif is installed, which adds it to Pillow."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return ()
+    register_heif_opener()
+    return ("HEIF",)
+
+
+def _recognised(source: Path | io.BytesIO) -> str | None:
+    """The format of a file that Pillow does not read, by its first bytes."""
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            start = file.read(12)
+    else:
+        start = source.getvalue()[:12]
+    return _BRANDS.get(start[8:12]) if start[4:8] == b"ftyp" else None
 
 
 def _checked(image: Image.Image, name: str, max_pixels: int) -> Image.Image:

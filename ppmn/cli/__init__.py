@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 import sys
 from collections.abc import Sequence
 
@@ -34,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"ppmn: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        print("ppmn: interrupted", file=sys.stderr)
+    except KeyboardInterrupt as interrupt:
+        print(": ".join(["ppmn: interrupted", *map(str, interrupt.args)]), file=sys.stderr)
         return 130
 
 
@@ -52,6 +53,7 @@ class PlainHandler(logging.Handler):
 
 def show_log() -> None:
     """Show the log of ppmn, and only of ppmn, from INFO on."""
+    os.environ.setdefault("HF_HUB_VERBOSITY", "error")  # the hub's client reports every retry
     logger = logging.getLogger("ppmn")
     logger.setLevel(logging.INFO)
     logger.handlers = [PlainHandler()]

@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> None:
     """Measure, print the table and write what was asked for; all refusals come before the work."""
     from ppmn.distributed import is_main_process, process_group
     from ppmn.evaluation.evaluate import evaluate, open_narratives_of, worst_sheet
-    from ppmn.evaluation.figures import curves
+    from ppmn.evaluation.figures import curves, new_figure
     from ppmn.evaluation.report import build_report, read_report
     from ppmn.files import check_writable
 
@@ -53,6 +53,8 @@ def run(args: argparse.Namespace) -> None:
     compared = read_report(args.compare) if args.compare else None
     outputs = (args.out, args.save_predictions, args.curves, args.worst and args.sheet)
     check_writable([file for file in outputs if file])
+    if args.curves:
+        new_figure(1, 1)  # refused now if matplotlib is missing, not after the work
     if others and args.curves and not (args.model or args.predictions):
         return curves(others, args.curves)
     _check(args, [report for _, report in others] + ([compared] if compared else []))

@@ -2,27 +2,39 @@
 
 import argparse
 import io
+import json
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ppmn
 from ppmn.cli.arguments import add_device, add_model, add_out
 from ppmn.errors import InputError
 
+if TYPE_CHECKING:
+    from ppmn.grounding.batch import BatchOptions
+
 HELP = "find a caption's noun phrases in an image"
+FORMATS = "json, png, panoptic, html, rounds, polygons, yolo, labelme, labelstudio, cvat, cutouts, contact"
 NAME_WIDTH = 40  # characters of a phrase in the table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    image = 'an image, a folder of images, or a JSONL list with one {"image": FILE, "caption": TEXT} per line'
+    image = (
+        "an image, - to read one from standard input, a folder of images (with its sub-folders), "
+        'or a JSONL list with one {"image": FILE, "caption": TEXT} per line'
+    )
     parser.add_argument("image", metavar="IMAGE", help=image)
     caption = "the caption; - reads it from standard input (a folder: default NAME.txt beside each image)"
     parser.add_argument("caption", metavar="CAPTION", nargs="?", help=caption)
     add_out(parser, "folder of the results; required for many images", required=False)
-    formats = "comma-separated list of json, png, panoptic, html and rounds (default: %(default)s)"
-    parser.add_argument("--format", default="json,png,html", help=formats)
+    json_help = "write the COCO JSON of one image to FILE; - prints it, and all else goes to standard error"
+    parser.add_argument("--json", metavar="FILE", help=json_help)
+    formats = f"comma-separated list of {FORMATS} (default: %(default)s)"
+    parser.add_argument("--formats", default="json,png,html", metavar="LIST", help=formats)
     parser.add_argument("--boxes", action="store_true", help="write boxes in place of masks")
     threshold = "response above which a pixel is in a mask (default: the model's)"
     parser.add_argument("--threshold", type=float, help=threshold)
@@ -32,32 +44,67 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from ppmn.grounding.batch import BatchOptions, GroundingJob, ground_jobs, read_jobs
+    from ppmn.grounding.batch import BatchOptions
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # some terminals cannot show every letter
-    formats = tuple(name.strip() for name in args.format.split(","))
+    formats = tuple(name.strip() for name in args.formats.split(","))
     options = BatchOptions(args.model, args.device, args.threshold, args.all, formats, args.boxes)
     source = Path(args.image).expanduser()
+    if args.image == args.caption == "-":
+        raise InputError("standard input holds the image or the caption, not both")
     caption = sys.stdin.read().strip() if args.caption == "-" else args.caption
-    if source.is_dir() or source.suffix.lower() == ".jsonl":
-        if args.out is None:
-            raise InputError("many images need a folder for their results: give it with -o DIR")
-        summary = ground_jobs(read_jobs(source, caption), args.out, options)
-        print(f"{summary.grounded} grounded, {summary.failed} failed; {summary.results} lists them")
-        return int(summary.failed > 0)
+    if args.image != "-" and (source.is_dir() or source.suffix.lower() == ".jsonl"):
+        return _ground_many(source, caption, args, options)
     if caption is None:
         raise InputError("there is no caption: give it after the image, or - to read it from standard input")
-    if not source.is_file():
+    if args.image != "-" and not source.is_file():
         raise InputError(f"{source} is not a file")
-    grounder = ppmn.load(options.model, device=options.device)
-    grounding = options.ground(grounder, GroundingJob(1, source, caption))
-    for warning in grounding.warnings:
-        print(f"warning: {warning}", file=sys.stderr)
-    print(describe(grounding, colors=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
-    if args.out is not None:
-        _print_files(ppmn.save(grounding, args.out, formats=formats, boxes=args.boxes))
+    _ground_one(source, caption, args, options)
     return 0
+
+
+def _ground_one(source: Path, caption: str, args: argparse.Namespace, options: "BatchOptions") -> None:
+    from ppmn.files import check_writable, make_writable_folder, write_json
+
+    if args.out is not None:
+        make_writable_folder(args.out)
+    to_stdout = args.json == "-"
+    if args.json and not to_stdout:
+        check_writable([Path(args.json)])
+    image = sys.stdin.buffer.read() if args.image == "-" else source
+    with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
+        grounding = options.ground(ppmn.load(options.model, device=options.device), image, caption)
+        for warning in grounding.warnings:
+            print(f"warning: {warning}", file=sys.stderr)
+        print(describe(grounding, colors=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
+        if args.out is not None:
+            _print_files(ppmn.save(grounding, args.out, formats=options.formats, boxes=args.boxes))
+    if to_stdout:
+        print(json.dumps(ppmn.to_coco(grounding, masks=not args.boxes)))
+    elif args.json:
+        write_json(Path(args.json), ppmn.to_coco(grounding, masks=not args.boxes))
+        print(f"  {args.json}")
+    elif args.out is None:
+        print("Nothing was saved: -o DIR saves masks, a page and JSON.", file=sys.stderr)
+
+
+def _ground_many(source: Path, caption: str | None, args: argparse.Namespace, options: "BatchOptions") -> int:
+    from ppmn.grounding.batch import ground_jobs, read_jobs
+    from ppmn.images import INSTALL
+
+    if args.out is None:
+        raise InputError("many images need a folder for their results: give it with -o DIR")
+    if args.json:
+        raise InputError("--json is for one image; the results of many are listed in results.jsonl")
+    if args.out.resolve() == source.resolve():
+        raise InputError(f"{args.out} holds the images; give another folder for the results with -o DIR")
+    summary = ground_jobs(read_jobs(source, caption, leave_out=args.out), args.out, options)
+    for name, count in summary.missing_decoders.items():
+        files = "file was" if count == 1 else "files were"
+        print(f"{count} {name} {files} not read: {INSTALL[name]}", file=sys.stderr)
+    print(f"{summary.grounded} grounded, {summary.failed} failed; {summary.results} lists them")
+    return int(summary.failed > 0)
 
 
 def _print_files(files: Sequence[Path]) -> None:

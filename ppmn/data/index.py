@@ -186,9 +186,8 @@ def _relative(file: Path, folder: Path) -> str:
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow as arrow
-        import pyarrow.ipc
-    except ImportError as error:
-        raise InputError("reading narratives needs pyarrow: pip install 'ppmn[train]'") from error
+    """Arrow, imported on first use: it takes long."""
+    import pyarrow as arrow
+    import pyarrow.ipc
+
     return arrow

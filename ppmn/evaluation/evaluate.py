@@ -119,7 +119,8 @@ def evaluate(
     places = [(source, i) for source, narratives in sources.items() for i in range(len(narratives))]
     mine = places[process_rank() :: process_count()]
     run = EvaluationRun(AverageRecall(protocol), {})
-    for source, i in tqdm(mine, "evaluate", unit="narrative", disable=not is_main_process(), file=sys.stderr):
+    hidden = None if is_main_process() else True  # None: shown on a terminal only
+    for source, i in tqdm(mine, "evaluate", unit="narrative", disable=hidden, file=sys.stderr):
         _measure(run, source, sources[source][i], answers, keep_predictions)
     run.metric.gather()
     for part in gather_objects(dict(run.predictions)):

@@ -1,10 +1,12 @@
-"""Ground the images of a folder or of a JSONL list, each into a folder of its own."""
+"""Ground the images of a folder (with its sub-folders) or of a JSONL list, each into a folder of its own."""
 
 import json
 import logging
+import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,11 +15,11 @@ from typing import Any
 from tqdm import tqdm
 
 from ppmn.errors import InputError
-from ppmn.files import make_folder
+from ppmn.files import make_writable_folder
 from ppmn.grounding.formats import check_formats, save, slug
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.result import Grounding
-from ppmn.images import IMAGE_SUFFIXES
+from ppmn.images import IMAGE_SUFFIXES, ImageInput, MissingDecoderError
 from ppmn.types import Span
 
 RESULTS_FILE = "results.jsonl"
@@ -26,18 +28,21 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class GroundingJob:
-    """One image with its caption; `problem` says why it cannot be grounded."""
+    """One image with its caption; `problem` says why it cannot be grounded.
 
-    number: int  # of the file in its folder or of the line in its list
+    Attributes:
+        image: The image file.
+        folder: Where its results are written, relative to the folder of all results.
+        caption: Its caption.
+        spans: Start and end of each phrase; None finds the noun phrases.
+        problem: A sentence, if the job cannot be done.
+    """
+
     image: Path
+    folder: str
     caption: str = ""
     spans: list[Span] | None = None
     problem: str | None = None
-
-    @property
-    def folder(self) -> str:
-        """The name of the folder for its results."""
-        return f"{self.number:06d}_{slug(self.image.stem)}"
 
 
 @dataclass(frozen=True)
@@ -54,13 +59,15 @@ class BatchOptions:
     def __post_init__(self) -> None:
         check_formats(self.formats)
 
-    def ground(self, grounder: Grounder, job: GroundingJob) -> Grounding:
+    def ground(
+        self, grounder: Grounder, image: ImageInput, caption: str, spans: list[Span] | None = None
+    ) -> Grounding:
         """Ground one caption on its image."""
         return grounder.ground(
-            job.image,
-            job.caption,
+            image,
+            caption,
             threshold=self.threshold,
-            spans=job.spans,
+            spans=spans,
             keep_rounds="rounds" in self.formats,
             all_phrases=self.all_phrases,
         )
@@ -73,30 +80,69 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class BatchSummary:
-    """How many images were grounded and how many failed."""
+    """How many images were grounded and how many failed.
+
+    Attributes:
+        grounded: Images that were grounded in this run.
+        failed: Images that could not be.
+        missing_decoders: Of these, how many need a decoder that is not installed, by format.
+        results: The file with one line per image.
+    """
 
     grounded: int
     failed: int
+    missing_decoders: Mapping[str, int]
     results: Path
 
 
-def read_jobs(source: Path, caption: str | None = None) -> list[GroundingJob]:
-    """The images of a folder or of a JSONL list; a caption given here is used for all of them."""
-    return list(_folder_jobs(source, caption) if source.is_dir() else _jsonl_jobs(source, caption))
+def read_jobs(
+    source: Path, caption: str | None = None, *, leave_out: Path | None = None
+) -> Iterator[GroundingJob]:
+    """The images of a folder or of a JSONL list, one at a time.
+
+    Args:
+        source: A folder, with its sub-folders, or a JSONL list.
+        caption: One caption for all images, in place of their own.
+        leave_out: A folder inside `source` that is not read, such as the one that results are written to.
+
+    Returns:
+        The jobs, in a stable order.
+    """
+    if source.is_dir():
+        return _folder_jobs(source, caption, leave_out)
+    return _jsonl_jobs(source, caption)
 
 
-def _folder_jobs(folder: Path, caption: str | None) -> Iterator[GroundingJob]:
+def find_images(folder: Path, *, leave_out: Path | None = None) -> Iterator[Path]:
+    """The image files of a folder and its sub-folders, by name; a folder's own files come first.
+
+    Hidden files and folders are left out, links to folders are not followed, and a folder that cannot be
+    read is reported in the log.
+    """
+    unread = leave_out.resolve() if leave_out else None
+    for place, folders, files in os.walk(folder, onerror=lambda error: logger.warning("%s", error)):
+        here = Path(place)
+        kept = [name for name in folders if not name.startswith(".") and (here / name).resolve() != unread]
+        folders[:] = sorted(kept)
+        for name in sorted(files):
+            if not name.startswith(".") and Path(name).suffix.lower() in IMAGE_SUFFIXES:
+                yield here / name
+
+
+def _folder_jobs(folder: Path, caption: str | None, leave_out: Path | None) -> Iterator[GroundingJob]:
     """Without a common caption each image has its own in the text file beside it."""
-    images = sorted(f for f in folder.iterdir() if f.suffix.lower() in IMAGE_SUFFIXES and f.is_file())
-    if not images:
-        raise InputError(f"{folder} holds no image ({', '.join(IMAGE_SUFFIXES)})")
-    for number, image in enumerate(images, 1):
+    found = False
+    for image in find_images(folder, leave_out=leave_out):
+        found = True
+        own = image.relative_to(folder).as_posix()
         text_file = image.with_suffix(".txt")
         if caption is None and not text_file.is_file():
-            yield GroundingJob(number, image, problem=f"there is no caption: {text_file.name} is missing")
+            yield GroundingJob(image, own, problem=f"there is no caption: {text_file.name} is missing")
             continue
         text = text_file.read_text(encoding="utf-8", errors="replace").strip() if caption is None else caption
-        yield GroundingJob(number, image, text)
+        yield GroundingJob(image, own, text)
+    if not found:
+        raise InputError(f"{folder} and its sub-folders hold no image ({', '.join(IMAGE_SUFFIXES)})")
 
 
 def _jsonl_jobs(file: Path, caption: str | None) -> Iterator[GroundingJob]:
@@ -115,41 +161,50 @@ def _jsonl_jobs(file: Path, caption: str | None) -> Iterator[GroundingJob]:
             text = row["caption"] if caption is None else caption
             if not isinstance(text, str):
                 raise TypeError(f"its caption is {type(text).__name__}, not text")
-            yield GroundingJob(number, file.parent / row["image"], text, spans)
+            image = file.parent / row["image"]
+            yield GroundingJob(image, f"{number:06d}_{slug(image.stem)}", text, spans)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
             problem = f"line {number} is not an image with a caption ({reason})"
-            yield GroundingJob(number, file, problem=problem)
+            yield GroundingJob(file, f"{number:06d}", problem=problem)
 
 
-def ground_jobs(jobs: Sequence[GroundingJob], out: Path, options: BatchOptions) -> BatchSummary:
+def ground_jobs(jobs: Iterable[GroundingJob], out: Path, options: BatchOptions) -> BatchSummary:
     """Ground each job into a folder of `out` that appears when it is complete; finished jobs are skipped."""
-    finished = _finished(make_folder(out))
-    left = [job for job in jobs if finished.get(options.key(job)) != job.folder]
-    if len(left) < len(jobs):
-        logger.info("%d of %d images were finished before", len(jobs) - len(left), len(jobs))
-    grounder = load(options.model, device=options.device) if left else None
-    failed = 0
+    earlier = _finished(make_writable_folder(out))
+    grounder: Grounder | None = None
+    counts: Counter[str] = Counter()
+    missing: Counter[str] = Counter()
     with (out / RESULTS_FILE).open("a", encoding="utf-8") as results:
-        for job in tqdm(left, unit="image", disable=None):
-            row = {"key": options.key(job), "image": str(job.image)}
+        for job in tqdm(jobs, unit="image", disable=None):
+            key = options.key(job)
+            if earlier.get(key) == job.folder:
+                counts["earlier"] += 1
+                continue
+            grounder = grounder or load(options.model, device=options.device)
+            row = {"key": key, "image": str(job.image)}
             try:
-                assert grounder is not None
                 row |= _ground_job(job, grounder, options, out)
+                counts["grounded"] += 1
             except InputError as error:
-                failed += 1
+                counts["failed"] += 1
+                if isinstance(error, MissingDecoderError):
+                    missing[error.format] += 1
                 row["error"] = str(error)
-                logger.warning("%s: %s", job.image, error)
+                named = str(error).startswith(str(job.image))
+                logger.warning("%s", error if named else f"{job.image}: {error}")
             results.write(json.dumps(row) + "\n")
             results.flush()
-    return BatchSummary(len(left) - failed, failed, out / RESULTS_FILE)
+    if counts["earlier"]:
+        logger.info("%d of %d images were finished before", counts["earlier"], counts.total())
+    return BatchSummary(counts["grounded"], counts["failed"], missing, out / RESULTS_FILE)
 
 
 def _ground_job(job: GroundingJob, grounder: Grounder, options: BatchOptions, out: Path) -> dict[str, Any]:
     if job.problem is not None:
         raise InputError(job.problem)
     start = time.perf_counter()
-    grounding = options.ground(grounder, job)
+    grounding = options.ground(grounder, job.image, job.caption, job.spans)
     for warning in grounding.warnings:
         logger.warning("%s: %s", job.image, warning)
     part, folder = out / f"{job.folder}.partial", out / job.folder

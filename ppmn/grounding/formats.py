@@ -1,8 +1,8 @@
-"""A grounding in formats that other tools read: COCO, COCO panoptic, supervision, and files in a folder."""
+"""A grounding as files in a folder, in every format, and as detections of the supervision library."""
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,13 @@ from PIL import Image
 
 from ppmn.errors import InputError
 from ppmn.files import make_folder, replacing
+from ppmn.grounding.annotation_tools import label_config, to_cvat, to_label_studio, to_labelme, to_yolo
+from ppmn.grounding.coco import category_ids, image_file_name, to_coco, to_panoptic
+from ppmn.grounding.contact_sheet import contact_sheet
 from ppmn.grounding.page import to_html
-from ppmn.grounding.render import check_rounds, overlay, rounds_figure
+from ppmn.grounding.render import check_rounds, cut_out, overlay, rounds_figure
 from ppmn.grounding.result import Grounding
-from ppmn.images import encode_rle, ids_to_rgb
-from ppmn.types import SegmentIds
 
-OUTPUT_FORMATS = ("json", "png", "panoptic", "html", "rounds")
 _MAX_DENSE_BYTES = 2_000_000_000  # of dense masks in memory
 
 
@@ -34,7 +34,10 @@ def save(
         grounding: What `Grounder.ground` returns.
         folder: Where to write; it is made if it is missing.
         formats: Any of "json" (COCO, grounding.json), "png" (overlay.png and a folder of masks),
-            "panoptic" (panoptic.png and panoptic.json), "html" (page.html) and "rounds" (rounds.png).
+            "panoptic" (panoptic.png and panoptic.json), "html" (page.html), "rounds" (rounds.png),
+            "polygons" (COCO, polygons.json), "yolo" (a folder), "labelme" (labelme.json), "labelstudio"
+            (labelstudio.json and labelstudio.xml), "cvat" (cvat.xml), "cutouts" (a folder of PNG files) and
+            "contact" (contact.png).
         boxes: Write boxes instead of masks to the "json" and "png" formats.
 
     Returns:
@@ -58,134 +61,13 @@ def save(
     folder = make_folder(Path(folder))
     files: list[Path] = []
     for name in dict.fromkeys(formats):
-        match name:
-            case "json":
-                files.append(_write_json(to_coco(grounding, masks=not boxes), folder / "grounding.json"))
-            case "png":
-                files += _write_masks(grounding, folder, boxes)
-            case "panoptic":
-                png, annotation = to_panoptic(grounding)
-                files.append(_write_png(png, folder / "panoptic.png"))
-                files.append(_write_json(annotation, folder / "panoptic.json"))
-            case "html":
-                files.append(_write_text(to_html(grounding), folder / "page.html"))
-            case "rounds":
-                files.append(_write_png(rounds_figure(grounding), folder / "rounds.png"))
+        if name == "json":
+            files.append(_write_json(to_coco(grounding, masks=not boxes), folder / "grounding.json"))
+        elif name == "png":
+            files += _write_masks(grounding, folder, boxes)
+        else:
+            files += _WRITERS[name](grounding, folder)
     return files
-
-
-def to_coco(grounding: Grounding, *, image_id: int = 1, masks: bool = True) -> dict[str, Any]:
-    """A COCO annotation file of one image; phrases of the same words are one category.
-
-    Args:
-        grounding: What `Grounder.ground` returns.
-        image_id: The id of the image in the file.
-        masks: Add each mask as compressed RLE; False leaves boxes only.
-
-    Returns:
-        The content of the file, ready for `json.dump`.
-
-    Examples:
-        >>> import ppmn
-        >>> from PIL import Image
-        >>> image = Image.new("RGB", (64, 48), "skyblue")
-        >>> grounding = ppmn.load("compact", device="cpu").ground(image, "a dog and a cat")
-        >>> [annotation["text"] for annotation in ppmn.to_coco(grounding)["annotations"]]
-        ['dog', 'cat']
-    """
-    categories = _categories(grounding)
-    annotations = []
-    for number, phrase in enumerate(grounding, 1):
-        annotation = {
-            "id": number,
-            "image_id": image_id,
-            "category_id": categories[phrase.text.lower()],
-            "bbox": list(phrase.box or (0, 0, 0, 0)),
-            "area": phrase.area,
-            "iscrowd": 0,
-            "score": round(phrase.score, 4),
-            "text": phrase.text,
-            "span": list(phrase.span),
-            "head": phrase.phrase.head,
-            "plural": phrase.phrase.plural,
-        }
-        if masks:
-            annotation["segmentation"] = encode_rle(phrase.mask)
-        annotations.append(annotation)
-    info = {
-        "description": "panoptic narrative grounding",
-        "model": grounding.model,
-        "threshold": grounding.threshold,
-        "skipped": [phrase.text for phrase in grounding.skipped],
-        "warnings": list(grounding.warnings),
-    }
-    return {
-        "info": info,
-        "images": [_image_entry(grounding, image_id)],
-        "annotations": annotations,
-        "categories": [{"id": id, "name": name} for name, id in categories.items()],
-    }
-
-
-def to_panoptic(grounding: Grounding, *, image_id: int = 1) -> tuple[Image.Image, dict[str, Any]]:
-    """A COCO panoptic PNG and its annotation file; each pixel belongs to the phrase that responds most.
-
-    Args:
-        grounding: What `Grounder.ground` returns.
-        image_id: The id of the image in the file.
-
-    Returns:
-        The PNG, whose colours are segment ids (R + 256 G + 65536 B), and the content of the JSON file.
-
-    Examples:
-        >>> import ppmn
-        >>> from PIL import Image
-        >>> image = Image.new("RGB", (64, 48), "skyblue")
-        >>> grounding = ppmn.load("compact", device="cpu").ground(image, "a dog and a cat")
-        >>> png, annotation = ppmn.to_panoptic(grounding)
-        >>> png.size, annotation["annotations"][0]["file_name"]
-        ((64, 48), 'panoptic.png')
-    """
-    ids, categories = panoptic_ids(grounding), _categories(grounding)
-    segments = []
-    for number, phrase in enumerate(grounding, 1):
-        if phrase.box is None:
-            continue
-        x, y, width, height = phrase.box
-        own = ids[y : y + height, x : x + width] == number
-        if not own.any():
-            continue
-        top, bottom = np.flatnonzero(own.any(1))[[0, -1]].tolist()
-        left, right = np.flatnonzero(own.any(0))[[0, -1]].tolist()
-        segment = {
-            "id": number,
-            "category_id": categories[phrase.text.lower()],
-            "area": int(np.count_nonzero(own)),
-            "bbox": [x + left, y + top, right - left + 1, bottom - top + 1],
-            "iscrowd": 0,
-            "score": round(phrase.score, 4),
-            "text": phrase.text,
-            "span": list(phrase.span),
-        }
-        segments.append(segment)
-    annotation = {"image_id": image_id, "file_name": "panoptic.png", "segments_info": segments}
-    return Image.fromarray(ids_to_rgb(ids)), {
-        "images": [_image_entry(grounding, image_id)],
-        "annotations": [annotation],
-        "categories": [{"id": id, "name": name, "isthing": 1} for name, id in categories.items()],
-    }
-
-
-def panoptic_ids(grounding: Grounding) -> SegmentIds:
-    """The number (from 1) of the phrase that responds most at each pixel; 0 where no mask is."""
-    best = np.zeros((grounding.image.height, grounding.image.width), np.float32)
-    ids = np.zeros(best.shape, np.int32)
-    for number, phrase in enumerate(grounding, 1):
-        for where, values in phrase.geometry.bands(phrase.map, grounding.threshold):
-            wins = (values > grounding.threshold) & (values > best[where])
-            best[where][wins] = values[wins]
-            ids[where][wins] = number
-    return ids
 
 
 def to_supervision(grounding: Grounding) -> Any:
@@ -223,7 +105,7 @@ def to_supervision(grounding: Grounding) -> Any:
         )
     boxes = np.array([phrase.box for phrase in found], np.float32)
     boxes[:, 2:] += boxes[:, :2]
-    categories = _categories(grounding)
+    categories = category_ids(grounding)
     return supervision.Detections(
         xyxy=boxes,
         mask=np.stack([phrase.mask for phrase in found]),
@@ -249,21 +131,6 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:40] or "phrase"
 
 
-def _categories(grounding: Grounding) -> dict[str, int]:
-    texts = dict.fromkeys(phrase.text.lower() for phrase in grounding)
-    return {text: number for number, text in enumerate(texts, 1)}
-
-
-def _image_entry(grounding: Grounding, image_id: int) -> dict[str, Any]:
-    return {
-        "id": image_id,
-        "file_name": Path(grounding.image_name or "image").name,
-        "width": grounding.image.width,
-        "height": grounding.image.height,
-        "caption": grounding.caption,
-    }
-
-
 def _write_masks(grounding: Grounding, folder: Path, boxes: bool) -> list[Path]:
     files = [_write_png(overlay(grounding, boxes=boxes), folder / "overlay.png")]
     if boxes:
@@ -281,7 +148,7 @@ def _write_png(image: Image.Image, file: Path) -> Path:
     return file
 
 
-def _write_json(content: dict[str, Any], file: Path) -> Path:
+def _write_json(content: Any, file: Path) -> Path:
     return _write_text(json.dumps(content, ensure_ascii=False), file)
 
 
@@ -289,3 +156,73 @@ def _write_text(text: str, file: Path) -> Path:
     with replacing(file) as part:
         part.write_text(text, encoding="utf-8", errors="replace")  # a caption may hold lone surrogates
     return file
+
+
+def _write_panoptic(grounding: Grounding, folder: Path) -> list[Path]:
+    png, annotation = to_panoptic(grounding)
+    return [_write_png(png, folder / "panoptic.png"), _write_json(annotation, folder / "panoptic.json")]
+
+
+def _write_html(grounding: Grounding, folder: Path) -> list[Path]:
+    return [_write_text(to_html(grounding), folder / "page.html")]
+
+
+def _write_rounds(grounding: Grounding, folder: Path) -> list[Path]:
+    return [_write_png(rounds_figure(grounding), folder / "rounds.png")]
+
+
+def _write_polygons(grounding: Grounding, folder: Path) -> list[Path]:
+    return [_write_json(to_coco(grounding, polygons=True), folder / "polygons.json")]
+
+
+def _write_yolo(grounding: Grounding, folder: Path) -> list[Path]:
+    """Labels as YOLO expects them beside a folder of images, and the names of the classes."""
+    table = {"path": ".", "train": "images", "val": "images", "names": list(category_ids(grounding))}
+    labels = Path(image_file_name(grounding)).with_suffix(".txt").name
+    return [
+        _write_text(to_yolo(grounding), folder / "yolo" / "labels" / labels),
+        _write_json(table, folder / "yolo" / "data.yaml"),  # JSON is YAML
+    ]
+
+
+def _write_labelme(grounding: Grounding, folder: Path) -> list[Path]:
+    return [_write_json(to_labelme(grounding), folder / "labelme.json")]
+
+
+def _write_label_studio(grounding: Grounding, folder: Path) -> list[Path]:
+    return [
+        _write_json([to_label_studio(grounding)], folder / "labelstudio.json"),
+        _write_text(label_config(grounding), folder / "labelstudio.xml"),
+    ]
+
+
+def _write_cvat(grounding: Grounding, folder: Path) -> list[Path]:
+    return [_write_text(to_cvat(grounding), folder / "cvat.xml")]
+
+
+def _write_cutouts(grounding: Grounding, folder: Path) -> list[Path]:
+    files = []
+    for number, phrase in enumerate(grounding, 1):
+        piece = cut_out(grounding.image, phrase)
+        if piece is not None:
+            files.append(_write_png(piece, folder / "cutouts" / f"{number:03d}_{slug(phrase.text)}.png"))
+    return files
+
+
+def _write_contact(grounding: Grounding, folder: Path) -> list[Path]:
+    return [_write_png(contact_sheet(grounding), folder / "contact.png")]
+
+
+_WRITERS: dict[str, Callable[[Grounding, Path], list[Path]]] = {
+    "panoptic": _write_panoptic,
+    "html": _write_html,
+    "rounds": _write_rounds,
+    "polygons": _write_polygons,
+    "yolo": _write_yolo,
+    "labelme": _write_labelme,
+    "labelstudio": _write_label_studio,
+    "cvat": _write_cvat,
+    "cutouts": _write_cutouts,
+    "contact": _write_contact,
+}
+OUTPUT_FORMATS = ("json", "png", *_WRITERS)

@@ -101,6 +101,33 @@ def paint_masks(
     return Image.fromarray(canvas)
 
 
+def cut_out(image: Image.Image, phrase: PhrasePrediction) -> Image.Image | None:
+    """What a phrase names, cut out of the image.
+
+    Args:
+        image: The image that was grounded, as in `Grounding.image`.
+        phrase: One of its phrases.
+
+    Returns:
+        The part of the image inside the phrase's box, transparent (RGBA) outside of the mask; None if the
+        mask is empty.
+
+    Examples:
+        >>> import ppmn
+        >>> from PIL import Image
+        >>> image = Image.new("RGB", (64, 48), "skyblue")
+        >>> grounding = ppmn.load("compact", device="cpu").ground(image, "[sky]", threshold=0)
+        >>> ppmn.cut_out(image, grounding[0]).mode
+        'RGBA'
+    """
+    if phrase.box is None:
+        return None
+    x, y, width, height = phrase.box
+    piece = image.crop((x, y, x + width, y + height))
+    piece.putalpha(Image.fromarray(phrase.mask[y : y + height, x : x + width]).convert("L"))
+    return piece
+
+
 def shrink(image: Image.Image, max_side: int | None) -> Image.Image:
     """The image with its longer side at most `max_side`."""
     if max_side is None or max(image.size) <= max_side:

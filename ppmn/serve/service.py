@@ -6,7 +6,7 @@ from typing import Literal
 from starlette.exceptions import HTTPException
 
 from ppmn.errors import InputError
-from ppmn.grounding.formats import to_coco, to_panoptic
+from ppmn.grounding.coco import to_coco, to_panoptic
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.page import to_html
 from ppmn.grounding.render import overlay

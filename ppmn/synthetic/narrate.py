@@ -30,7 +30,8 @@ def narrate_split(
         )
     narrator = Narrator(panoptic.categories, complete=panoptic.complete)
     entries, phrases, grounded = [], 0, 0
-    for index, image in enumerate(tqdm(panoptic.images, unit="image", desc=f"{root.name}:{panoptic.split}")):
+    title = f"{root.name}:{panoptic.split}"
+    for index, image in enumerate(tqdm(panoptic.images, unit="image", desc=title, disable=None)):
         pixels, ids = np.asarray(read_image(image.file)), image.ids()
         if pixels.shape[:2] != ids.shape:
             sizes = f"{pixels.shape[1]}x{pixels.shape[0]}, its segmentation {ids.shape[1]}x{ids.shape[0]}"

@@ -121,7 +121,7 @@ def write_scenes(out: Path, count: int, *, split: str = "train", seed: int = 0) 
     png_folder = make_folder(annotations / "panoptic_segmentation" / split)
     narrator = Narrator(scene_categories(), grounded=8)
     images, infos, narratives = [], [], []
-    for n in tqdm(range(count), unit="scene", desc=f"{out.name}:{split}"):
+    for n in tqdm(range(count), unit="scene", desc=f"{out.name}:{split}", disable=None):
         rng = np.random.default_rng((seed, zlib.crc32(split.encode()), n))
         scene = draw_scene(rng)
         file, png = image_folder / f"{n:06d}.jpg", png_folder / f"{n:06d}.png"

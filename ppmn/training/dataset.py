@@ -21,6 +21,7 @@ from ppmn.model.preprocess import Preprocess
 from ppmn.model.text import Tokens
 from ppmn.synthetic.narrator import rng_for
 from ppmn.training.feature_cache import FeatureCaches, content_key
+from ppmn.training.interrupt import ignore_interrupt
 from ppmn.training.sources import Source, TrainingSample
 from ppmn.types import Size
 
@@ -254,4 +255,6 @@ def read_batches(
     """Read batches in order, ahead of the network if there are workers."""
     places = [[(epoch, number) for number in batch] for batch in batches]
     workers = data.config.workers
-    yield from DataLoader(data, batch_sampler=places, collate_fn=list, num_workers=workers)
+    yield from DataLoader(
+        data, batch_sampler=places, collate_fn=list, num_workers=workers, worker_init_fn=ignore_interrupt
+    )

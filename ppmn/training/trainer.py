@@ -43,6 +43,7 @@ from ppmn.training.dataset import (
 )
 from ppmn.training.encoder_inputs import open_caches
 from ppmn.training.initial import initial_model
+from ppmn.training.interrupt import held_interrupt
 from ppmn.training.run_folder import Progress, RunFolder
 from ppmn.training.schedule import WeightAverage, copy_weights, learning_rate, parameter_groups
 from ppmn.training.sources import open_training_sources
@@ -113,6 +114,7 @@ class Trainer:
         config, progress = self.config, self.progress
         for epoch in range(progress.epoch, config.epochs):
             self.one_epoch(epoch)
+            self.save()  # an evaluation may take long and be interrupted
             progress.epoch, progress.step = epoch + 1, 0
             last = progress.epoch == config.epochs
             if held_out and (last or progress.epoch % config.evaluate_every == 0):
@@ -122,20 +124,24 @@ class Trainer:
             self.finish()
 
     def one_epoch(self, epoch: int) -> None:
-        """Train the steps of an epoch that are left."""
+        """Train the steps of an epoch that are left; Ctrl-C saves the last one and leaves."""
         config, progress = self.config, self.progress
         batches = epoch_batches(self.data, epoch, self.batch_size)
         mine = [batch[process_rank() :: process_count()] for batch in batches[progress.step :]]
-        title, quiet = f"epoch {epoch + 1}/{config.epochs}", not is_main_process()
-        with tqdm(total=len(batches), initial=progress.step, desc=title, disable=quiet) as bar:
+        title, hidden = f"epoch {epoch + 1}/{config.epochs}", None if is_main_process() else True
+        bar = tqdm(total=len(batches), initial=progress.step, desc=title, disable=hidden)
+        with held_interrupt() as interrupted, bar:
             for samples in read_batches(self.data, epoch, mine):
                 line = self.step(self.readable(samples), len(batches) * config.epochs)
                 bar.set_postfix(loss=f"{line['loss']:.3f}")
                 bar.update()
                 if is_main_process():
                     self.folder.log(line)
-                if progress.total % config.checkpoint_every == 0:
+                (stop,) = sum_over_processes(interrupted())
+                if stop or progress.total % config.checkpoint_every == 0:
                     self.save()
+                if stop:
+                    raise KeyboardInterrupt(f"step {progress.total} is saved; the same command continues")
 
     def step(self, items: list[Item], steps: int) -> dict[str, Any]:
         """One optimizer step on this process's part of a batch, of `steps` in all; a line for the log."""

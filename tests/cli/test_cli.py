@@ -2,15 +2,24 @@
 
 import argparse
 import logging
+import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from support.models import small_ppmn
+from support.training import arguments
 
 from ppmn import cli
 from ppmn.cli import build_parser, main
+from ppmn.demo import main as demo
 from ppmn.errors import InputError
+from ppmn.model.folder import save_model
+from ppmn.samples import installed_samples
 
 
 def parsers(
@@ -103,3 +112,68 @@ def test_wrong_size_is_refused_by_the_parser(capsys: pytest.CaptureFixture[str])
         with pytest.raises(SystemExit):
             main(["profile", f"--size={size}"])
         assert "is not a size; 800x1216 is one" in capsys.readouterr().err
+
+
+def test_progress_bars_are_not_printed_into_pipes(
+    scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = [
+        ["data", "scenes", "-o", str(tmp_path / "drawn"), "--count", "2"],
+        ["data", "narrate", str(scenes), "-o", str(tmp_path / "narratives.json")],
+        arguments(scenes, text, tmp_path / "run", "--epochs", "1"),
+        ["evaluate", "--model", str(tmp_path / "run"), "--data", str(scenes)],
+    ]
+    for command in commands:
+        assert main(command) == 0
+        assert capsys.readouterr().err == ""
+
+
+def test_demo_runs_without_the_packages_of_the_photos(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for package in ("skimage", "sklearn", "matplotlib"):
+        monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.setattr("ppmn.demo.installed_samples", installed_samples.__wrapped__)
+    save_model(small_ppmn(text), tmp_path / "model")
+    assert demo(str(tmp_path / "model"), tmp_path / "out") == 0
+    assert (tmp_path / "out" / "page.html").is_file()
+
+
+WITHOUT_NETWORK = """
+import sys, time
+time.sleep = lambda seconds: None  # between retries
+from ppmn.cli import main
+sys.exit(main(["convert", "-o", sys.argv[1]]))
+"""
+
+
+def test_convert_without_a_network_is_one_sentence(tmp_path: Path) -> None:
+    proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "HTTPS_PROXY": "http://127.0.0.1:9"}  # nobody listens there
+    environment = {**os.environ, **proxy, "HF_HOME": str(tmp_path / "hub")}
+    command = [sys.executable, "-c", WITHOUT_NETWORK, str(tmp_path / "out")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and not done.stdout
+    (sentence,) = done.stderr.splitlines()
+    assert sentence.startswith("ppmn: no text encoder could be loaded from bert-base-uncased")
+
+
+def test_evaluate_needs_no_extra_but_for_curves(
+    scenes: Path,
+    text: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    core = {re.split("[>=<]", name)[0] for name in project["dependencies"]}
+    extras = {"pyarrow", "matplotlib", "tensorboard", "supervision", "onnx", "fastapi"} - core
+    for package in extras:
+        for module in [name for name in sys.modules if name.split(".")[0] == package]:
+            monkeypatch.delitem(sys.modules, module)
+        monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
+    save_model(small_ppmn(text), tmp_path / "model")
+    command = ["evaluate", "--model", str(tmp_path / "model"), "--data", str(scenes)]
+    assert main(command) == 0
+    assert "overall" in capsys.readouterr().out
+    assert main([*command, "--curves", str(tmp_path / "curves.png")]) == 2
+    assert capsys.readouterr() == ("", "ppmn: figures are drawn with matplotlib: pip install 'ppmn[train]'\n")

@@ -11,6 +11,7 @@ from support.models import bert_folder, small_ppmn
 
 from ppmn.cli import main
 from ppmn.cli.ground import describe
+from ppmn.grounding.batch import find_images
 from ppmn.grounding.grounder import load
 from ppmn.model.folder import save_model
 
@@ -30,7 +31,7 @@ def save_image(file: Path, width: int = 90, height: int = 60) -> Path:
     draw = ImageDraw.Draw(image)
     draw.rectangle((0, height // 2, width, height), fill="forestgreen")
     draw.ellipse((width // 3, height // 3, 2 * width // 3, 2 * height // 3), fill="firebrick")
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     image.save(file)
     return file
 
@@ -40,7 +41,7 @@ def test_one_image_is_reported_and_saved(
 ) -> None:
     image, out = save_image(tmp_path / "image.png"), tmp_path / "out"
     command = ["ground", str(image), CAPTION, "--model", model, "-o", str(out)]
-    assert main([*command, "--format", "json,png,panoptic,html,rounds"]) == 0
+    assert main([*command, "--formats", "json,png,panoptic,html,rounds"]) == 0
     text = capsys.readouterr().out
     assert "[two dogs]" in text and "not grounded: image" in text
     assert str(out / "page.html") in text and f"{out / 'masks'}: 4 masks" in text
@@ -75,6 +76,57 @@ def test_caption_from_standard_input_and_boxes(
     assert [set(row) & {"segmentation", "bbox"} for row in annotations] == [{"bbox"}]
 
 
+def pipe_in(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_image_from_standard_input_and_json_to_standard_output(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = save_image(tmp_path / "image.png")
+    pipe_in(monkeypatch, image.read_bytes())
+    command = ["--model", model, "--threshold", "0.3"]
+    assert main(["ground", "-", CAPTION, *command, "--json", "-", "-o", str(tmp_path / "out")]) == 0
+    shown = capsys.readouterr()
+    assert "[two dogs]" in shown.err and "page.html" in shown.err
+    assert json.loads(shown.out) == json.loads((tmp_path / "out" / "grounding.json").read_text())
+    file = tmp_path / "found.json"
+    assert main(["ground", str(image), CAPTION, *command, "--json", str(file)]) == 0
+    assert json.loads(file.read_text())["annotations"] == json.loads(shown.out)["annotations"]
+    pipe_in(monkeypatch, b"no image")
+    assert main(["ground", "-", CAPTION, *command, "--json", "-"]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out.startswith("{") and "the image is not an image" in shown.err
+
+
+def test_it_says_that_nothing_was_saved(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = str(save_image(tmp_path / "image.png"))
+    assert main(["ground", image, "a dog", "--model", model]) == 0
+    assert capsys.readouterr().err == "Nothing was saved: -o DIR saves masks, a page and JSON.\n"
+    assert main(["ground", image, "a dog", "--model", model, "-o", str(tmp_path / "out")]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_folder_that_cannot_be_written_is_noticed_before_grounding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(**_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    image = str(save_image(tmp_path / "image.png"))
+    for source in (image, str(tmp_path)):
+        # a model that does not exist would be refused next
+        command = ["ground", source, "a dog", "--model", "none-such", "-o"]
+        assert main([*command, str(Path(image) / "out")]) == 2
+        assert "out cannot be made" in capsys.readouterr().err
+        with monkeypatch.context() as patch:  # root may write everywhere
+            patch.setattr("tempfile.TemporaryFile", refuse)
+            assert main([*command, str(tmp_path / "out")]) == 2
+        assert "out cannot be written to (Permission denied)" in capsys.readouterr().err
+
+
 def test_wrong_input_is_one_sentence(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = str(save_image(tmp_path / "image.png"))
     wrong = [
@@ -83,12 +135,16 @@ def test_wrong_input_is_one_sentence(model: str, tmp_path: Path, capsys: pytest.
         (["ground", image, "and of the"], "the caption"),
         (["ground", image, "this image"], "only image"),
         (["ground", image, "a dog", "--threshold", "2"], "threshold is 2.0"),
-        (["ground", image, "a dog", "--format", "gif"], "the format gif is not known"),
+        (["ground", image, "a dog", "--formats", "gif"], "the format gif is not known"),
         (["ground", str(tmp_path), "a dog"], "-o DIR"),
+        (["ground", str(tmp_path), "a dog", "-o", str(tmp_path)], "another folder for the results"),
+        (["ground", str(tmp_path), "a dog", "-o", str(tmp_path / "out"), "--json", "-"], "for one image"),
+        (["ground", "-", "-"], "not both"),
+        (["ground", image, "a dog", "--json", str(tmp_path / "none" / "a.json")], "missing or read-only"),
         (["ground", image, "a dog", "-o", image], "cannot be made"),
         (["ground", image, "a dog", "--device", "cuda:9"], "the device cuda:9"),
         (["ground", str(tmp_path / "none.jsonl"), "-o", str(tmp_path / "out")], "none.jsonl cannot be read"),
-        (["ground", str(tmp_path / "empty"), "-o", str(tmp_path / "out")], "holds no image"),
+        (["ground", str(tmp_path / "empty"), "-o", str(tmp_path / "out")], "hold no image"),
     ]
     (tmp_path / "empty").mkdir()
     for command, expected in wrong:
@@ -107,10 +163,11 @@ def test_list_is_restartable_and_continues_after_failures(
     rows = [{"image": name, "caption": CAPTION} for name in ("a.png", "c.png", "b.jpg", "missing.png")]
     listed = images / "list.jsonl"
     listed.write_text("\n".join([*map(json.dumps, rows), "not json", ""]))
-    command = ["ground", str(listed), "-o", str(out), "--model", model, "--format", "json"]
+    command = ["ground", str(listed), "-o", str(out), "--model", model, "--formats", "json"]
     assert main(command) == 1
     shown = capsys.readouterr()
     assert "2 grounded, 3 failed" in shown.out
+    assert f"{images / 'missing.png'} is not a file" in shown.err.splitlines()  # the path stands there once
     assert "c.png is not an image" in shown.err and "line 5 is not an image with a caption" in shown.err
     assert sorted(file.name for file in out.iterdir() if file.is_dir()) == ["000001_a", "000003_b"]
     before = (out / "000001_a" / "grounding.json").stat().st_mtime_ns
@@ -140,10 +197,56 @@ def test_folder_takes_one_caption_or_a_text_file_per_image(model: str, tmp_path:
     for name in ("a.png", "b.png"):
         save_image(images / name)
     (images / "a.txt").write_text("two dogs\n")
-    common = ["--model", model, "--format", "json"]
+    common = ["--model", model, "--formats", "json"]
     assert main(["ground", str(images), "a cat", "-o", str(tmp_path / "one"), *common]) == 0
     assert main(["ground", str(images), "-o", str(tmp_path / "each"), *common]) == 1
-    assert [f.name for f in sorted((tmp_path / "each").iterdir())] == ["000001_a", "results.jsonl"]
+    assert [f.name for f in sorted((tmp_path / "each").iterdir())] == ["a.png", "results.jsonl"]
+
+
+def test_folders_are_read_with_their_sub_folders(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, out = tmp_path / "images", tmp_path / "images" / "b" / "out"
+    for name in ("z.png", "b/x.jpg", "a/x.jpg", "a/x.png", "a/c/x.jpg", ".hidden/x.jpg", "a/.x.jpg"):
+        save_image(images / name)
+    command = ["ground", str(images), "a dog", "-o", str(out), "--model", model, "--formats", "json,png"]
+    assert main(command) == 0
+    names = ["z.png", "a/x.jpg", "a/x.png", "a/c/x.jpg", "b/x.jpg"]
+    rows = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    assert [row["folder"] for row in rows] == names
+    assert all((out / name / "overlay.png").is_file() for name in names)
+    capsys.readouterr()
+    save_image(images / "a" / "a.jpg")
+    assert main(command) == 0  # the results inside of the folder are not taken for images
+    shown = capsys.readouterr().out
+    assert "5 of 6 images were finished before" in shown and "1 grounded, 0 failed" in shown
+
+
+def test_images_are_found_one_at_a_time(tmp_path: Path) -> None:
+    save_image(tmp_path / "a.png")
+    save_image(tmp_path / "b" / "c.PNG")
+    found = find_images(tmp_path)
+    assert next(found).name == "a.png"
+    save_image(tmp_path / "b" / "a.png")  # in a folder that was not read yet
+    assert [file.name for file in found] == ["a.png", "c.PNG"]
+
+
+def test_missing_decoders_are_named_and_counted(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    images = tmp_path / "images"
+    save_image(images / "a.png")
+    for name in ("b.heic", "c.HEIC", "d.heif"):
+        (images / name).write_bytes(b"\0\0\0\x18ftypheic" + bytes(100))
+    assert main(["ground", str(images), "a dog", "-o", str(tmp_path / "out"), "--model", model]) == 1
+    shown = capsys.readouterr()
+    *named, counted = shown.err.splitlines()
+    assert [line.split(" is an HEIC file")[0] for line in named] == [
+        str(images / name) for name in ("b.heic", "c.HEIC", "d.heif")
+    ]
+    assert counted == "3 HEIC files were not read: pip install 'ppmn[heif]'"
+    assert "1 grounded, 3 failed" in shown.out
 
 
 def test_terminal_report_is_coloured_and_free_of_control_characters(model: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Unusual images and captions: each gives masks of the image's size, or a one-sentence error."""
 
 import io
+import re
 import struct
 import subprocess
 import sys
@@ -15,10 +16,10 @@ from PIL import Image
 from support.models import bert_folder, small_ppmn
 
 from ppmn.errors import InputError
-from ppmn.grounding.formats import to_coco
+from ppmn.grounding.coco import to_coco
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.page import to_html
-from ppmn.images import read_image
+from ppmn.images import MissingDecoderError, read_image
 
 CAPTION = "two dogs on the green grass"
 
@@ -77,6 +78,7 @@ GOOD = {
     "webp": (animated("WEBP"), (40, 30)),
     "bmp": (encoded(gradient(), "BMP"), (40, 30)),
     "rotated": (rotated(), (30, 40)),
+    "avif": (encoded(gradient(), "AVIF"), (40, 30)),
 }
 BAD = {
     "nothing": b"",
@@ -105,6 +107,33 @@ def test_bad_image_is_refused(grounder: Grounder, name: str, tmp_path: Path) -> 
     (tmp_path / "image.jpg").write_bytes(BAD[name])
     with pytest.raises(InputError, match=r"image\.jpg"):
         grounder.encode(tmp_path / "image.jpg")
+
+
+def test_heic_is_read(grounder: Grounder) -> None:
+    pytest.importorskip("pillow_heif").register_heif_opener()
+    content = encoded(gradient(size=(64, 48)), "HEIF")
+    assert grounder.ground(content, CAPTION)[0].mask.shape == (48, 64)
+    assert read_image(content).getpixel((5, 40)) == pytest.approx(
+        gradient(size=(64, 48)).getpixel((5, 40)), abs=12
+    )
+
+
+@pytest.mark.parametrize(
+    ("brand", "name", "command"),
+    [("heic", "HEIC", "'ppmn[heif]'"), ("mif1", "HEIC", "'ppmn[heif]'"), ("avif", "AVIF", "pillow")],
+)
+def test_missing_decoder_is_named(
+    brand: str, name: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setattr("PIL.AvifImagePlugin.SUPPORTED", False)
+    content = b"\0\0\0\x18ftyp" + brand.encode() + bytes(4) + b"mif1" + bytes(50)
+    (tmp_path / "image.heic").write_bytes(content)
+    for image in (content, tmp_path / "image.heic"):
+        with pytest.raises(
+            MissingDecoderError, match=f"is an {name} file, .* pip install .*{re.escape(command)}"
+        ):
+            read_image(image)
 
 
 @given(st.data())
@@ -235,6 +264,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
     [
         ("json",),
         pytest.param(("json", "png", "panoptic", "html", "rounds"), marks=pytest.mark.soak),
+        pytest.param(("polygons", "labelme", "cutouts", "contact"), marks=pytest.mark.soak),
     ],
 )
 def test_image_of_100_megapixels_stays_within_memory(tmp_path: Path, formats: tuple[str, ...]) -> None:

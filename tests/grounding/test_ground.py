@@ -19,7 +19,7 @@ import ppmn
 from ppmn.cli import main
 from ppmn.data.panoptic import read_ids
 from ppmn.errors import InputError
-from ppmn.grounding.formats import panoptic_ids
+from ppmn.grounding.coco import panoptic_ids
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.maps import MapGeometry
 from ppmn.grounding.render import color, paint_masks, rounds_figure

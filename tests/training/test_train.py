@@ -87,6 +87,33 @@ def test_run_killed_twenty_times_ends_with_the_same_bits(scenes: Path, text: Pat
     assert_killed_equals_unbroken(scenes, text, tmp_path, kills=20, epochs=12)
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows sends Ctrl-C to a whole console")
+def test_interrupted_run_saves_its_last_step_and_ends_with_the_same_bits(
+    scenes: Path, text: Path, tmp_path: Path
+) -> None:
+    extra = ("--epochs", "2", "--set", "checkpoint_every=1000", "--set", "workers=1")
+    unbroken, out = tmp_path / "unbroken", tmp_path / "run"
+    torch.set_num_threads(1)  # other numbers give other bits
+    assert main(arguments(scenes, text, unbroken, *extra)) == 0
+    command = [sys.executable, "-m", "ppmn.cli", *arguments(scenes, text, out, *extra)]
+    log = out / "log.jsonl"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, start_new_session=True)
+    while process.poll() is None and not (log.is_file() and log.stat().st_size):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the workers too
+    _, errors = process.communicate()
+    assert process.returncode == 130, errors.decode()[-2000:]
+    steps = len(log.read_text().splitlines())
+    (checkpoint,) = (out / "checkpoints").iterdir()
+    assert checkpoint.stem == f"{steps:08}"
+    said = f"ppmn: interrupted: step {steps} is saved; the same command continues"
+    assert errors.decode().splitlines() == [said]
+    assert main(arguments(scenes, text, out, *extra)) == 0
+    ours, theirs = (load_file(folder / "model.safetensors") for folder in (out, unbroken))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
 @pytest.mark.soak
 def test_memory_does_not_grow(scenes: Path, text: Path, tmp_path: Path) -> None:
     import resource
