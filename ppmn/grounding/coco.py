@@ -151,6 +151,7 @@ def _annotation(phrase: PhrasePrediction) -> dict[str, Any]:
         "area": phrase.area,
         "iscrowd": 0,
         "score": round(phrase.score, 4),
+        "presence": None if phrase.presence is None else round(phrase.presence, 4),
         "text": phrase.text,
         "span": list(phrase.span),
         "head": phrase.phrase.head,

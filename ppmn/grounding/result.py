@@ -35,12 +35,15 @@ class PhrasePrediction:
         map: Probabilities at the network's stride, (H, W).
         geometry: How the map lies on the image.
         threshold: The response above which a pixel is in the mask.
+        presence: The probability that what the phrase names is in the image; None where the model does not
+            say.
     """
 
     phrase: Phrase
     map: Map = field(repr=False)
     geometry: MapGeometry = field(repr=False)
     threshold: float
+    presence: float | None = None
 
     @property
     def text(self) -> str:
