@@ -131,7 +131,7 @@ class Head(nn.Module):
         counts: Sequence[int],
         inside: Tensor | None,
     ) -> Maps:
-        """One more map, drawn from the token that a query points at; in training mostly from one in its mask."""
+        """One more map, drawn from the token a query points at; in training mostly from one in its mask."""
         pointed = pointing.point(phrases, tokens, counts)
         points, objects = pointed.logits.argmax(1), None
         if inside is not None:
