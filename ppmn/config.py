@@ -77,6 +77,7 @@ class PointingConfig:
     image_layers: int = 2  # of self-attention among the tokens of an image
     phrase_layers: int = 3  # in which the words of a caption attend to each other and to the image
     features: int = 32  # channels of the pixels that filters draw on; a multiple of 4
+    min_certainty: float = 0.0  # below it the last round's map stays in place of the drawn one; 0: never
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "image_layers", "phrase_layers")
@@ -84,6 +85,8 @@ class PointingConfig:
             value = getattr(self, name)
             if value < 1 or value % multiple:
                 raise InputError(f"pointing.{name} is {value}; it must be a multiple of {multiple}")
+        if not 0 <= self.min_certainty <= 1:
+            raise InputError(f"pointing.min_certainty is {self.min_certainty}; it must lie between 0 and 1")
 
 
 @dataclass(frozen=True)

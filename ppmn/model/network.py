@@ -140,6 +140,9 @@ class Head(nn.Module):
             # some queries keep their own token, right or wrong, so that drawing learns to bear wrong ones
             points = torch.where(torch.rand(len(points), device=points.device) < OWN_POINTS, points, within)
         drawn = pointing.draw(points, pointed.phrases, maps.H[-1], tokens, counts)
+        if inside is None and pointing.min_certainty > 0:
+            certain = pointed.certainty(drawn) >= pointing.min_certainty
+            drawn = torch.where(certain[:, None, None], drawn, maps.H[-1])
         return replace(maps, H=[*maps.H, drawn], pointed=pointed, points=points, objects=objects)
 
 

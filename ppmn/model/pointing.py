@@ -67,6 +67,11 @@ class Pointed:
         """The logit of the probability that what a phrase names is in the image, (M,)."""
         return self.logits.logsumexp(-1) - self.nowhere
 
+    def certainty(self, drawn: Tensor) -> Tensor:
+        """How much of what a phrase points at lies inside its drawn mask, (M,), from 0 to 1."""
+        covered = fn.avg_pool2d((drawn > 0).to(drawn.dtype)[:, None], TOKEN_STRIDE).flatten(1)  # (M, n)
+        return (self.logits.softmax(1) * covered).sum(1)
+
 
 class Attention(nn.Module):
     """Multi-head attention over a memory whose keys and values can be computed ahead."""
@@ -158,6 +163,7 @@ class Pointing(nn.Module):
     def __init__(self, channels_t: int, channels_v: int, channels_r: int, config: PointingConfig) -> None:
         super().__init__()
         C, D = config.channels, config.features
+        self.min_certainty = config.min_certainty
         self.project = nn.Sequential(nn.LayerNorm(channels_t), nn.Linear(channels_t, C))
         self.position = nn.Sequential(nn.Linear(2 + 4 * _WAVES, C), nn.GELU(), nn.Linear(C, C))
         self.image_layers = nn.ModuleList(Layer(C, C) for _ in range(config.image_layers))

@@ -169,6 +169,22 @@ def test_training_draws_from_tokens_inside_the_mask() -> None:
     assert torch.equal(points[:5], logits[:5].argmax(1))
 
 
+def test_an_uncertain_query_keeps_the_map_of_the_last_round(model: PPMN) -> None:
+    pointing = model.head.pointing
+    assert pointing
+    images, captions = random_images((64, 96)), tokens(model, TWO)
+    with torch.no_grad():
+        drawn, _ = model(images, captions)
+        assert drawn.pointed
+        certainty = drawn.pointed.certainty(drawn.H[-1])
+        assert bool(((certainty >= 0) & (certainty <= 1)).all()) and certainty[0] != certainty[1]
+        pointing.min_certainty = float(certainty.mean())
+        found, _ = model(images, captions)
+    kept = certainty < pointing.min_certainty
+    expected = torch.where(kept[:, None, None], drawn.H[-2], drawn.H[-1])
+    assert torch.equal(found.H[-1], expected) and int(kept.sum()) == 1
+
+
 def test_a_folder_keeps_pointing(text: Path, tmp_path: Path, model: PPMN) -> None:
     save_model(model.float(), tmp_path / "model")
     again = load_model(tmp_path / "model")
