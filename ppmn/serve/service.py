@@ -4,6 +4,7 @@ import json
 from typing import Literal
 
 from starlette.exceptions import HTTPException
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ppmn.errors import InputError
 from ppmn.grounding.coco import to_coco, to_panoptic
@@ -18,7 +19,7 @@ from ppmn.serve import schemas
 from ppmn.serve.counters import Counters
 from ppmn.serve.image_cache import CachedImage, ImageCache, image_id
 from ppmn.serve.limits import Limits
-from ppmn.serve.work_queue import WorkQueue
+from ppmn.serve.work_queue import WorkQueue, check_abandoned
 from ppmn.types import Span
 
 FileName = Literal["overlay.png", "panoptic.png", "panoptic.json", "coco.json", "page.html"]
@@ -34,11 +35,13 @@ class Service:
         self.model_queue = WorkQueue("model", limits.queue, limits.seconds)
         self.text_queue = WorkQueue("text", limits.queue, limits.seconds)  # does not wait for images
         self.counters = Counters(self.images, self.model_queue, self.text_queue)
+        self._check = register_module_forward_pre_hook(check_abandoned)  # before every layer of a network
 
     def close(self) -> None:
         """End the worker threads."""
         self.model_queue.close()
         self.text_queue.close()
+        self._check.remove()
 
     def encode(self, content: bytes) -> bytes:
         """Encode an image file, unless it is in the cache."""
@@ -46,7 +49,9 @@ class Service:
         cached = self.images.get(id)
         if cached is None:
             image = read_image(content, max_pixels=self.limits.megapixels * 1_000_000)
+            check_abandoned()
             cached = CachedImage(id, self.grounder.encode(image))
+            check_abandoned()
             self.counters.encoded.inc()
             self.images.put(cached)
         return schemas.image_info(cached).model_dump_json().encode()
@@ -97,6 +102,7 @@ class Service:
         grounding = cached.encoded.ground_phrases(
             caption, threshold=request.threshold, keep_rounds=keep_rounds
         )
+        check_abandoned()
         self.counters.grounded.inc()
         return grounding
 

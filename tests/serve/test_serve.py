@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
@@ -388,3 +389,43 @@ def test_caption_is_parsed_once_per_request(client: httpx.Client, monkeypatch: p
     id = upload(client, image_bytes(drawn_image(seed=4))).json()["id"]
     client.post(f"/api/images/{id}/ground", json={"caption": CAPTION}).raise_for_status()
     assert parsed == [CAPTION]
+
+
+def test_running_work_is_stopped_at_the_time_limit(
+    grounder: Grounder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    encode, layer = grounder.encode, torch.nn.Identity()
+
+    def encode_in_steps(image: Image.Image) -> EncodedImage:
+        for step in range(200):
+            layer(torch.zeros(1))
+            steps.append(step)
+            time.sleep(0.05)
+        return encode(image)
+
+    with running(grounder, limits=Limits(seconds=1)) as client:
+        monkeypatch.setattr(grounder, "encode", encode_in_steps)
+        assert upload(client, image_bytes(drawn_image(30, 20))).status_code == 504
+        monkeypatch.setattr(grounder, "encode", encode)
+        until = time.monotonic() + 60
+        while upload(client, image_bytes(drawn_image(30, 20, 1))).status_code != 200:
+            assert time.monotonic() < until
+        assert 0 < len(steps) < 200
+        assert metric(client, "ppmn_images_encoded_total") == 1
+
+
+def test_time_limit_counts_the_arrival_of_the_request(
+    grounder: Grounder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_down(grounder, monkeypatch, 1.2)
+    content = image_bytes(drawn_image(30, 20))
+
+    def pieces() -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n'
+        time.sleep(1.2)
+        yield content + b"\r\n--b--\r\n"
+
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    with running(grounder, limits=Limits(seconds=2)) as client:
+        assert client.post("/api/images", content=pieces(), headers=headers).status_code in (408, 504)
