@@ -163,7 +163,7 @@ async def ground_caption(
 async def ground_to_file(
     request: Request, service: _Service, id: _ImageId, name: FileName, body: schemas.FileRequest
 ) -> Response:
-    """A grounding as a file: overlay.png, panoptic.png, panoptic.json, coco.json or page.html."""
+    """A grounding as a file; cutout.png is for a single phrase, cutouts.zip has one PNG for each."""
     cached = service.cached(id)
     content = await _run(service.model_queue, request, lambda: service.file(cached, name, body))
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}

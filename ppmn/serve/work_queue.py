@@ -1,4 +1,4 @@
-"""A queue with one worker thread: waiting is bounded, and work that no client waits for is dropped or stopped."""
+"""A queue with one worker thread: waiting is bounded, and work that no client waits for is stopped."""
 
 import asyncio
 import math
@@ -45,7 +45,7 @@ class WorkQueue:
     ) -> _Result:
         """The result of `call` in the worker thread.
 
-        Work that has started is stopped at its next `check_abandoned` when the client leaves or the time is up.
+        When the client leaves or the time is up, running work stops at its next `check_abandoned`.
 
         Args:
             call: The work.

@@ -19,7 +19,16 @@ from hypothesis import given, settings
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 from pycocotools import mask as coco_mask
-from support.serving import CAPTION, drawn_image, image_bytes, metric, running, small_model, upload
+from support.serving import (
+    CAPTION,
+    drawn_image,
+    image_bytes,
+    metric,
+    running,
+    set_presence,
+    small_model,
+    upload,
+)
 
 import ppmn
 from bench.serve import serving
@@ -127,6 +136,38 @@ def test_files_are_readable(client: httpx.Client) -> None:
     assert [a["text"] for a in file("coco.json").json()["annotations"]] == TEXTS
     assert file("page.html").text.startswith("<!doctype html>")
     assert client.post(f"/api/images/{id}/files/passwd", json={"caption": CAPTION}).status_code == 422
+
+
+def test_cutouts(client: httpx.Client, grounder: Grounder) -> None:
+    image = drawn_image()
+    files = f"/api/images/{upload(client, image_bytes(image)).json()['id']}/files"
+    body = {"caption": CAPTION, "threshold": 0.4}
+    wanted = [p for p in grounder.ground(image, CAPTION, threshold=0.4) if p.box]
+    archive = zipfile.ZipFile(io.BytesIO(client.post(f"{files}/cutouts.zip", json=body).content))
+    assert len(archive.namelist()) == len(wanted) > 0
+    for name, phrase in zip(archive.namelist(), wanted, strict=True):
+        assert phrase.text.replace(" ", "-") in name and phrase.box is not None
+        piece = Image.open(io.BytesIO(archive.read(name)))
+        assert piece.mode == "RGBA" and piece.size == phrase.box[2:]
+        assert (np.asarray(piece)[..., 3] > 0).sum() == phrase.area
+    one = client.post(f"{files}/cutout.png", json={**body, "spans": [wanted[0].span]}).content
+    assert one == archive.read(archive.namelist()[0])
+    answer = client.post(f"{files}/cutout.png", json=body)
+    assert answer.status_code == 422 and "there are 4" in answer.json()["error"]
+    empty = {"caption": "a dog", "threshold": 1}
+    assert "is empty" in client.post(f"{files}/cutout.png", json=empty).json()["error"]
+
+
+def test_warnings_and_presence(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = upload(client, image_bytes(drawn_image())).json()["id"]
+    german = {"caption": "Ein [Hund] und eine [Katze] auf der Wiese."}
+    for path in (f"/api/images/{id}/ground", "/api/phrases"):
+        (warning,) = client.post(path, json=german).json()["warnings"]
+        assert "German" in warning
+        assert client.post(path, json={"caption": CAPTION}).json()["warnings"] == []
+    set_presence(monkeypatch, {"red ball": 0.25, "two dogs": 0.9})
+    answer = client.post(f"/api/images/{id}/ground", json={"caption": CAPTION}).json()
+    assert [p["presence"] for p in answer["phrases"]] == [0.9, None, 0.25, None]
 
 
 @pytest.mark.parametrize(
