@@ -26,6 +26,7 @@ async function groundPhrases(image, signal) {
 // The caption may have been edited meanwhile: phrases that are still there get their results.
 function takeResults(phrases, text, answer) {
   const move = moveSpans(text, state.text);
+  state.phrases.forEach((phrase) => delete phrase.result);
   phrases.forEach(({ start, end }, index) => {
     const [moved] = move([start, end]);
     const phrase = moved && state.phrases.find((other) => other.start === moved[0] && other.end === moved[1]);

@@ -36,7 +36,7 @@ export function openImage(file) {
   return load(file, null, remember("another photo"));
 }
 
-// `step` is undone if the server refuses the image.
+// `step` is undone if the server refuses the image; null if there is none.
 export async function load(file, sample, step) {
   const limit = state.about.limits.upload_mb;
   if (file.size > limit * 1e6) {
@@ -50,7 +50,8 @@ export async function load(file, sample, step) {
     await image.ready;
   } catch (error) {
     if (state.image !== image) return;
-    goBack(step);
+    if (step) goBack(step);
+    else setImage(null);
     showError(error);
   }
 }
