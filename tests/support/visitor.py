@@ -28,7 +28,7 @@ class Visitor:
     """A user of the page; script errors, dialogs and requests to other servers fail the test."""
 
     def __init__(self, browser: Any, server: httpx.Client, **options: Any) -> None:
-        self.server, self.problems, self.requests = server, [], []
+        self.server, self.problems, self.requests, self.device = server, [], [], "desktop"
         options = {"viewport": {"width": 1280, "height": 860}, "accept_downloads": True, **options}
         self.context = browser.new_context(**options)
         self.page = page = self.context.new_page()
