@@ -54,7 +54,11 @@ def grounded(visitor: Visitor, files: list[Path]) -> Visitor:
 def hold(page: Any, path: str) -> list[Any]:
     """Requests to a path wait here until `continue_` is called on them."""
     held: list[Any] = []
-    page.route(path, lambda route: held.append(route))
+
+    def keep(route: Any) -> None:
+        held.append(route)
+
+    page.route(path, keep)
     return held
 
 
