@@ -301,6 +301,9 @@ def test_layout_of_each_device(visitor: Visitor, files: list[Path]) -> None:
         assert chooser.value.element.get_attribute("capture") == "environment"
         chooser.value.set_files(files[0])
         page.wait_for_function("document.getElementById('image').naturalWidth === 480")
+    page.locator("#phrases .phrase").first.hover()
+    if phone:
+        assert not visitor.canvas()[..., 3].any()  # nothing is dimmed before it is grounded
     visitor.screenshot(f"features_{visitor.device}")
 
 

@@ -59,7 +59,8 @@ function painted() {
 
 function paintMasks() {
   const layer = painter.createImageData(canvas.width, canvas.height);
-  if (highlighted().length) for (let at = 3; at < layer.data.length; at += 4) layer.data[at] = 160; // dim the rest
+  const dims = highlighted().some((number) => state.phrases[number]?.result);
+  if (dims) for (let at = 3; at < layer.data.length; at += 4) layer.data[at] = 160; // the rest
   const masks = state.phrases.map(({ result }) => result?.mask);
   groupEqual(masks, painted()).forEach((group) => {
     tint(layer, group.map((number) => masks[number]), group.map((number) => rgb(colorOf(number))), state.opacity, state.outline);
