@@ -81,9 +81,8 @@ def screenshot(url: str, file: Path, *, chromium: str, ground: bool = False, hei
         page.goto(url)
         if ground:
             page.locator("#samples button").first.click()
-            page.locator("#another").wait_for()
-            page.click("#ground")
-            expect(page.locator("#status")).to_contain_text("grounded", timeout=60_000)
+            expect(page.locator("#status")).to_contain_text("Found", timeout=60_000)
+            page.mouse.move(2, 2)
         page.wait_for_timeout(500)
         page.screenshot(path=file, full_page=ground)
         browser.close()

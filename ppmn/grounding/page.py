@@ -64,6 +64,7 @@ def _page_data(grounding: Grounding) -> dict[str, Any]:
         "width": image.width,
         "height": image.height,
         "threshold": grounding.threshold,
+        "warnings": grounding.warnings,
         "map_size": geometry.map_size,
         "content_size": geometry.content_size,
         "palette": PALETTE,
@@ -77,6 +78,7 @@ def _phrase_data(phrase: PhrasePrediction) -> dict[str, Any]:
         "text": phrase.text,
         "span": phrase.span,
         "score": round(phrase.score, 4),
+        "presence": getattr(phrase, "presence", None),
         "fraction": phrase.area / (phrase.geometry.width * phrase.geometry.height),
         "map": encode_map(phrase.map),
     }

@@ -118,14 +118,18 @@ async def _find_service(request: Request) -> Any:
 _Service = Annotated[Service, Depends(_find_service)]
 
 
-async def _run(queue: WorkQueue, request: Request, call: Callable[[], bytes]) -> Response:
-    return Response(await queue.run(call, request.is_disconnected), media_type=_JSON)
+async def _run(queue: WorkQueue, request: Request, call: Callable[[], bytes]) -> bytes:
+    return await queue.run(call, request.is_disconnected, deadline=request.state.deadline)
+
+
+async def _run_to_json(queue: WorkQueue, request: Request, call: Callable[[], bytes]) -> Response:
+    return Response(await _run(queue, request, call), media_type=_JSON)
 
 
 @_router.post(UPLOAD_PATH, response_model=schemas.ImageInfo, responses=_WORK_ERRORS)
 async def encode_image(request: Request, service: _Service, image: UploadFile) -> Response:
     """Encode an image; the id in the response is used to ground captions on it."""
-    return await _run(service.model_queue, request, lambda: service.encode(image.file.read()))
+    return await _run_to_json(service.model_queue, request, lambda: service.encode(image.file.read()))
 
 
 @_router.get("/api/images/{id}", responses=_IMAGE_ERRORS)
@@ -148,7 +152,7 @@ async def ground_caption(
 ) -> Response:
     """Ground the phrases of a caption on an encoded image."""
     cached = service.cached(id)
-    return await _run(service.model_queue, request, lambda: service.ground(cached, body))
+    return await _run_to_json(service.model_queue, request, lambda: service.ground(cached, body))
 
 
 @_router.post(
@@ -159,9 +163,9 @@ async def ground_caption(
 async def ground_to_file(
     request: Request, service: _Service, id: _ImageId, name: FileName, body: schemas.FileRequest
 ) -> Response:
-    """A grounding as a file: overlay.png, panoptic.png, panoptic.json, coco.json or page.html."""
+    """A grounding as a file; cutout.png is for a single phrase, cutouts.zip has one PNG for each."""
     cached = service.cached(id)
-    content = await service.model_queue.run(lambda: service.file(cached, name, body), request.is_disconnected)
+    content = await _run(service.model_queue, request, lambda: service.file(cached, name, body))
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, headers=headers, media_type=_media_type(name))
 
@@ -169,7 +173,7 @@ async def ground_to_file(
 @_router.post("/api/phrases", response_model=schemas.CaptionPhrases, responses=_WORK_ERRORS)
 async def list_phrases(request: Request, service: _Service, body: schemas.CaptionRequest) -> Response:
     """The noun phrases of a caption; no image is needed."""
-    return await _run(service.text_queue, request, lambda: service.phrases(body))
+    return await _run_to_json(service.text_queue, request, lambda: service.phrases(body))
 
 
 @_router.get("/api/about", responses=_ERRORS)

@@ -40,7 +40,10 @@ def error_response(status: int, sentence: str, headers: dict[str, str] | None = 
 
 @dataclass(frozen=True)
 class Guard:
-    """ASGI middleware; `observe` gets the route, the status and the seconds of every request."""
+    """ASGI middleware; `observe` gets the route, the status and the seconds of every request.
+
+    Handlers find the time at which the request must be answered in `request.state.deadline`.
+    """
 
     app: ASGIApp
     limits: Limits
@@ -51,6 +54,8 @@ class Guard:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
         start, status = time.monotonic(), 500
+        deadline = start + self.limits.seconds
+        scope.setdefault("state", {})["deadline"] = deadline
 
         async def send_with_headers(message: Message) -> None:
             nonlocal status
@@ -61,7 +66,7 @@ class Guard:
 
         app = self._refusal(scope) or self.app
         try:
-            await app(scope, self._limited(scope, receive), send_with_headers)
+            await app(scope, self._limited(scope, receive, deadline), send_with_headers)
         finally:
             self.observe(getattr(scope.get("route"), "path", "other"), status, time.monotonic() - start)
 
@@ -79,10 +84,9 @@ class Guard:
             return error_response(413, self._too_large(path))
         return None
 
-    def _limited(self, scope: Scope, receive: Receive) -> Receive:
+    def _limited(self, scope: Scope, receive: Receive, deadline: float) -> Receive:
         """`receive` with limits on the size of the body and on the time it takes to arrive."""
         count, more = 0, True
-        deadline = time.monotonic() + self.limits.seconds
 
         async def receive_limited() -> Message:
             nonlocal count, more

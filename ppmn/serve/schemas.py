@@ -60,6 +60,9 @@ class CaptionPhrase(_PhraseWords):
 class CaptionPhrases(BaseModel):
     caption: str = Field(description="the caption without brackets, which the spans refer to")
     phrases: list[CaptionPhrase]
+    warnings: list[str] = Field(
+        description="why the phrases may be wrong, such as a caption that is not English"
+    )
 
 
 class ImageInfo(BaseModel):
@@ -87,6 +90,9 @@ class PhraseResult(_PhraseWords):
     score: float = Field(description="mean response inside the mask; 0 if the mask is empty")
     area: int = Field(description="pixels of the mask")
     box: list[int] | None = Field(description="x, y, width, height; null if the mask is empty")
+    presence: _Fraction | None = Field(
+        None, description="probability that it is in the image; null if the model does not say"
+    )
     map: EncodedMap
     rle: RunLengthMask | None = Field(None, description="the mask in COCO's encoding, if requested")
 
@@ -104,6 +110,9 @@ class GroundingResult(ImageInfo):
     threshold: float
     phrases: list[PhraseResult]
     skipped: list[str] = Field(description="phrases that name no object")
+    warnings: list[str] = Field(
+        description="why the answer may be wrong, such as a caption that is not English"
+    )
     rounds: list[RoundResult] | None = Field(None, description="H0 to HL, if requested")
 
 
@@ -141,6 +150,7 @@ def grounding_result(cached: CachedImage, grounding: Grounding, *, masks: bool) 
         threshold=grounding.threshold,
         phrases=[_phrase_result(phrase, masks) for phrase in grounding],
         skipped=[phrase.text for phrase in grounding.skipped],
+        warnings=[*grounding.warnings],
         rounds=[_round_result(step) for step in grounding.rounds] or None,
     )
 
@@ -150,6 +160,7 @@ def _phrase_result(phrase: PhrasePrediction, masks: bool) -> PhraseResult:
         **asdict(phrase.phrase),
         span=[*phrase.span],
         score=round(phrase.score, 6),
+        presence=getattr(phrase, "presence", None),
         area=phrase.area,
         box=None if phrase.box is None else [*phrase.box],
         map=EncodedMap(**encode_map(phrase.map)),

@@ -1,27 +1,35 @@
 """What the server does for its requests."""
 
+import io
 import json
+import zipfile
 from typing import Literal
 
+from PIL import Image
 from starlette.exceptions import HTTPException
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ppmn.errors import InputError
 from ppmn.grounding.coco import to_coco, to_panoptic
+from ppmn.grounding.formats import slug
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.page import to_html
-from ppmn.grounding.render import overlay
+from ppmn.grounding.render import cut_out, overlay
 from ppmn.grounding.result import Grounding
 from ppmn.images import encode_image_file, read_image
 from ppmn.phrases.caption import parse_caption
+from ppmn.phrases.language import language_warning
 from ppmn.phrases.rules import find_phrases, parse_brackets
 from ppmn.serve import schemas
 from ppmn.serve.counters import Counters
 from ppmn.serve.image_cache import CachedImage, ImageCache, image_id
 from ppmn.serve.limits import Limits
-from ppmn.serve.work_queue import WorkQueue
+from ppmn.serve.work_queue import WorkQueue, check_abandoned
 from ppmn.types import Span
 
-FileName = Literal["overlay.png", "panoptic.png", "panoptic.json", "coco.json", "page.html"]
+FileName = Literal[
+    "overlay.png", "panoptic.png", "panoptic.json", "coco.json", "cutout.png", "cutouts.zip", "page.html"
+]
 
 
 class Service:
@@ -34,11 +42,13 @@ class Service:
         self.model_queue = WorkQueue("model", limits.queue, limits.seconds)
         self.text_queue = WorkQueue("text", limits.queue, limits.seconds)  # does not wait for images
         self.counters = Counters(self.images, self.model_queue, self.text_queue)
+        self._check = register_module_forward_pre_hook(check_abandoned)  # before every layer of a network
 
     def close(self) -> None:
         """End the worker threads."""
         self.model_queue.close()
         self.text_queue.close()
+        self._check.remove()
 
     def encode(self, content: bytes) -> bytes:
         """Encode an image file, unless it is in the cache."""
@@ -46,7 +56,9 @@ class Service:
         cached = self.images.get(id)
         if cached is None:
             image = read_image(content, max_pixels=self.limits.megapixels * 1_000_000)
+            check_abandoned()
             cached = CachedImage(id, self.grounder.encode(image))
+            check_abandoned()
             self.counters.encoded.inc()
             self.images.put(cached)
         return schemas.image_info(cached).model_dump_json().encode()
@@ -75,9 +87,13 @@ class Service:
                 return json.dumps(to_panoptic(grounding)[1]).encode()
             case "coco.json":
                 return json.dumps(to_coco(grounding)).encode()
+            case "cutout.png":
+                return _only_cutout(grounding)
+            case "cutouts.zip":
+                return _zipped(_cutouts(grounding))
             case "page.html":
                 return to_html(grounding).encode()
-        return encode_image_file(image, "PNG", compress_level=1)
+        return _png(image)
 
     def phrases(self, request: schemas.CaptionRequest) -> bytes:
         """The noun phrases of a caption as JSON."""
@@ -86,7 +102,9 @@ class Service:
         if spans is None:
             caption, spans = parse_brackets(caption)
         found = [schemas.caption_phrase(phrase) for phrase in find_phrases(caption, spans=spans)]
-        return schemas.CaptionPhrases(caption=caption, phrases=found).model_dump_json().encode()
+        warning = language_warning(caption)
+        answer = schemas.CaptionPhrases(caption=caption, phrases=found, warnings=[warning] if warning else [])
+        return answer.model_dump_json().encode()
 
     def _ground(
         self, cached: CachedImage, request: schemas.GroundingRequest, keep_rounds: bool = False
@@ -97,6 +115,7 @@ class Service:
         grounding = cached.encoded.ground_phrases(
             caption, threshold=request.threshold, keep_rounds=keep_rounds
         )
+        check_abandoned()
         self.counters.grounded.inc()
         return grounding
 
@@ -105,3 +124,35 @@ def _spans(request: schemas.CaptionRequest) -> list[Span] | None:
     if request.spans == []:
         raise InputError("spans is empty; mark at least one phrase, or leave it out")
     return None if request.spans is None else [(start, end) for start, end in request.spans]
+
+
+def _png(image: Image.Image) -> bytes:
+    return encode_image_file(image, "PNG", compress_level=1)
+
+
+def _cutouts(grounding: Grounding) -> dict[str, bytes]:
+    """A PNG file with transparency for every phrase whose mask is not empty, by file name."""
+    files = {}
+    for number, phrase in enumerate(grounding, 1):
+        check_abandoned()
+        piece = cut_out(grounding.image, phrase)
+        if piece is not None:
+            files[f"{number:03d}_{slug(phrase.text)}.png"] = _png(piece)
+    return files
+
+
+def _only_cutout(grounding: Grounding) -> bytes:
+    if len(grounding) != 1:
+        raise InputError(f"cutout.png shows one phrase and there are {len(grounding)}; take cutouts.zip")
+    files = _cutouts(grounding)
+    if not files:
+        raise InputError(f"the mask of {grounding[0].text!r} is empty, so there is nothing to cut out")
+    return next(iter(files.values()))
+
+
+def _zipped(files: dict[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:  # PNG files are compressed already
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()

@@ -1,7 +1,8 @@
-"""A queue with one worker thread: waiting is bounded, and jobs that no client waits for are not started."""
+"""A queue with one worker thread: waiting is bounded, and work that no client waits for is stopped."""
 
 import asyncio
 import math
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,18 @@ from starlette.exceptions import HTTPException
 
 _Result = TypeVar("_Result")
 _POLL_SECONDS = 0.25  # between checks whether the client is still connected
+_running = threading.local()  # `abandoned`: the event of the job that a worker thread runs
+
+
+class AbandonedError(Exception):
+    """No client waits for the result of this job any more."""
+
+
+def check_abandoned(*_: object) -> None:
+    """Raise AbandonedError if this thread runs a job that no client waits for; called between stages."""
+    abandoned = getattr(_running, "abandoned", None)
+    if abandoned is not None and abandoned.is_set():
+        raise AbandonedError
 
 
 class WorkQueue:
@@ -27,39 +40,55 @@ class WorkQueue:
         """The number of jobs that have not started."""
         return sum(not (job.running() or job.done()) for job in self._jobs.copy())
 
-    async def run(self, call: Callable[[], _Result], is_gone: Callable[[], Awaitable[bool]]) -> _Result:
-        """The result of `call` in the worker thread; `is_gone` says whether the client has left.
+    async def run(
+        self, call: Callable[[], _Result], is_gone: Callable[[], Awaitable[bool]], *, deadline: float
+    ) -> _Result:
+        """The result of `call` in the worker thread.
 
-        HTTPException 503 is raised if the queue is full, 499 if the client left, 504 after `max_seconds`.
+        When the client leaves or the time is up, running work stops at its next `check_abandoned`.
+
+        Args:
+            call: The work.
+            is_gone: Whether the client has left.
+            deadline: The time, by `time.monotonic`, at which the request must be answered.
+
+        Raises:
+            HTTPException: 503 if the queue is full, 499 if the client left, 504 after the deadline.
         """
-        waiting = len(self)
-        if waiting >= self.max_waiting:
-            seconds = min(30, max(1, math.ceil(self._mean_seconds * waiting / 2)))  # until some are done
-            busy = f"the server is busy; try again in {seconds} s"
-            raise HTTPException(503, busy, {"Retry-After": str(seconds)})
-        job = self._worker.submit(self._timed, call)
+        self._check_free()
+        abandoned = threading.Event()
+        job = self._worker.submit(self._timed, call, abandoned)
         self._jobs.add(job)
         result = asyncio.wrap_future(job)
-        deadline = time.monotonic() + self.max_seconds
         try:
-            while not (await asyncio.wait({result}, timeout=_POLL_SECONDS))[0]:
+            while True:
+                remaining = deadline - time.monotonic()
+                if (await asyncio.wait({result}, timeout=max(0.0, min(_POLL_SECONDS, remaining))))[0]:
+                    return result.result()
                 if await is_gone():
                     raise HTTPException(499, "the client disconnected")
-                if time.monotonic() > deadline:
-                    raise HTTPException(
-                        504, f"the request took longer than {self.max_seconds:g} s, the limit"
-                    )
-            return result.result()
+                if time.monotonic() >= deadline:
+                    limit = f"{self.max_seconds:g} s, the limit"
+                    raise HTTPException(504, f"the request took longer than {limit}")
         finally:
-            job.cancel()  # does nothing to a job that has started
+            abandoned.set()
+            result.cancel()  # and the job, unless it has started
             self._jobs.discard(job)
 
     def close(self) -> None:
         """Drop the waiting jobs and end the worker thread after the running one."""
         self._worker.shutdown(wait=False, cancel_futures=True)
 
-    def _timed(self, call: Callable[[], _Result]) -> _Result:
+    def _check_free(self) -> None:
+        waiting = len(self)
+        if waiting >= self.max_waiting:
+            seconds = min(30, max(1, math.ceil(self._mean_seconds * waiting / 2)))  # until some are done
+            busy = f"the server is busy; try again in {seconds} s"
+            raise HTTPException(503, busy, {"Retry-After": str(seconds)})
+
+    def _timed(self, call: Callable[[], _Result], abandoned: threading.Event) -> _Result:
         start = time.monotonic()
+        _running.abandoned = abandoned
         try:
             return call()
         finally:

@@ -1,12 +1,14 @@
 """The saved page in a real browser."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from support.grounding import drawn
+from support.visitor import accessibility_problems
 
 from ppmn.grounding.formats import save
 from ppmn.grounding.result import Grounding
@@ -16,7 +18,9 @@ CAPTION = "[Two dogs] 😀 on the <b>[green grass]</b>, and a [red ball] under t
 
 @pytest.fixture
 def grounding() -> Grounding:
-    return drawn(CAPTION, width=320, height=200)
+    grounding = drawn(CAPTION, width=320, height=200)
+    object.__setattr__(grounding[3], "presence", 0.2)  # "blue sky"
+    return replace(grounding, warnings=("The caption seems to be German.",))
 
 
 @pytest.fixture
@@ -95,3 +99,17 @@ def test_phone_width_and_dark_mode(page: Any) -> None:
     page.emulate_media(color_scheme="dark")
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 24, 26)"
+
+
+def test_warnings_and_absent_phrases(page: Any) -> None:
+    assert page.inner_text("#warnings") == "The caption seems to be German."
+    notes = page.locator("#list .score").all_inner_texts()
+    assert notes[3] == "probably not in the image" and all("score" in note for note in notes[:3])
+    assert page.locator("#figure .label").count() == 3
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(page: Any, scheme: str) -> None:
+    page.emulate_media(color_scheme=scheme)
+    page.keyboard.press("Tab")  # one phrase is highlighted
+    assert accessibility_problems(page) == []

@@ -14,11 +14,21 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis.errors import Unsatisfiable
 from PIL import Image
 from pycocotools import mask as coco_mask
-from support.serving import CAPTION, drawn_image, image_bytes, metric, running, small_model, upload
+from support.serving import (
+    CAPTION,
+    drawn_image,
+    image_bytes,
+    metric,
+    running,
+    set_presence,
+    small_model,
+    upload,
+)
 
 import ppmn
 from bench.serve import serving
@@ -126,6 +136,38 @@ def test_files_are_readable(client: httpx.Client) -> None:
     assert [a["text"] for a in file("coco.json").json()["annotations"]] == TEXTS
     assert file("page.html").text.startswith("<!doctype html>")
     assert client.post(f"/api/images/{id}/files/passwd", json={"caption": CAPTION}).status_code == 422
+
+
+def test_cutouts(client: httpx.Client, grounder: Grounder) -> None:
+    image = drawn_image()
+    files = f"/api/images/{upload(client, image_bytes(image)).json()['id']}/files"
+    body = {"caption": CAPTION, "threshold": 0.4}
+    wanted = [p for p in grounder.ground(image, CAPTION, threshold=0.4) if p.box]
+    archive = zipfile.ZipFile(io.BytesIO(client.post(f"{files}/cutouts.zip", json=body).content))
+    assert len(archive.namelist()) == len(wanted) > 0
+    for name, phrase in zip(archive.namelist(), wanted, strict=True):
+        assert phrase.text.replace(" ", "-") in name and phrase.box is not None
+        piece = Image.open(io.BytesIO(archive.read(name)))
+        assert piece.mode == "RGBA" and piece.size == phrase.box[2:]
+        assert (np.asarray(piece)[..., 3] > 0).sum() == phrase.area
+    one = client.post(f"{files}/cutout.png", json={**body, "spans": [wanted[0].span]}).content
+    assert one == archive.read(archive.namelist()[0])
+    answer = client.post(f"{files}/cutout.png", json=body)
+    assert answer.status_code == 422 and "there are 4" in answer.json()["error"]
+    empty = {"caption": "a dog", "threshold": 1}
+    assert "is empty" in client.post(f"{files}/cutout.png", json=empty).json()["error"]
+
+
+def test_warnings_and_presence(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    id = upload(client, image_bytes(drawn_image())).json()["id"]
+    german = {"caption": "Ein [Hund] und eine [Katze] auf der Wiese."}
+    for path in (f"/api/images/{id}/ground", "/api/phrases"):
+        (warning,) = client.post(path, json=german).json()["warnings"]
+        assert "German" in warning
+        assert client.post(path, json={"caption": CAPTION}).json()["warnings"] == []
+    set_presence(monkeypatch, {"red ball": 0.25, "two dogs": 0.9})
+    answer = client.post(f"/api/images/{id}/ground", json={"caption": CAPTION}).json()
+    assert [p["presence"] for p in answer["phrases"]] == [0.9, None, 0.25, None]
 
 
 @pytest.mark.parametrize(
@@ -388,3 +430,43 @@ def test_caption_is_parsed_once_per_request(client: httpx.Client, monkeypatch: p
     id = upload(client, image_bytes(drawn_image(seed=4))).json()["id"]
     client.post(f"/api/images/{id}/ground", json={"caption": CAPTION}).raise_for_status()
     assert parsed == [CAPTION]
+
+
+def test_running_work_is_stopped_at_the_time_limit(
+    grounder: Grounder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    encode, layer = grounder.encode, torch.nn.Identity()
+
+    def encode_in_steps(image: Image.Image) -> EncodedImage:
+        for step in range(200):
+            layer(torch.zeros(1))
+            steps.append(step)
+            time.sleep(0.05)
+        return encode(image)
+
+    with running(grounder, limits=Limits(seconds=1)) as client:
+        monkeypatch.setattr(grounder, "encode", encode_in_steps)
+        assert upload(client, image_bytes(drawn_image(30, 20))).status_code == 504
+        monkeypatch.setattr(grounder, "encode", encode)
+        until = time.monotonic() + 60
+        while upload(client, image_bytes(drawn_image(30, 20, 1))).status_code != 200:
+            assert time.monotonic() < until
+        assert 0 < len(steps) < 200
+        assert metric(client, "ppmn_images_encoded_total") == 1
+
+
+def test_time_limit_counts_the_arrival_of_the_request(
+    grounder: Grounder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow_down(grounder, monkeypatch, 1.2)
+    content = image_bytes(drawn_image(30, 20))
+
+    def pieces() -> Iterator[bytes]:
+        yield b'--b\r\nContent-Disposition: form-data; name="image"; filename="a.png"\r\n\r\n'
+        time.sleep(1.2)
+        yield content + b"\r\n--b--\r\n"
+
+    headers = {"Content-Type": "multipart/form-data; boundary=b"}
+    with running(grounder, limits=Limits(seconds=2)) as client:
+        assert client.post("/api/images", content=pieces(), headers=headers).status_code in (408, 504)

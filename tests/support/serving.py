@@ -11,11 +11,14 @@ from typing import Any
 
 import httpx
 import numpy as np
+import pytest
 import uvicorn
 from PIL import Image, ImageDraw
 from support.models import bert_folder, small_ppmn
 
+from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.grounder import Grounder
+from ppmn.grounding.result import Grounding
 from ppmn.model.folder import save_model
 from ppmn.serve.app import create_app
 
@@ -68,3 +71,16 @@ def upload(client: httpx.Client, content: bytes, name: str = "image.png") -> htt
 def metric(client: httpx.Client, name: str) -> float:
     lines = client.get("/metrics").text.splitlines()
     return float(next(line.split()[-1] for line in lines if line.startswith(f"{name} ")))
+
+
+def set_presence(monkeypatch: pytest.MonkeyPatch, presence: dict[str, float]) -> None:
+    """Models say for each of these phrases how probable it is that it is in the image."""
+    ground_phrases = EncodedImage.ground_phrases
+
+    def with_presence(self: EncodedImage, *args: Any, **options: Any) -> Grounding:
+        grounding = ground_phrases(self, *args, **options)
+        for phrase in grounding:
+            object.__setattr__(phrase, "presence", presence.get(phrase.text))
+        return grounding
+
+    monkeypatch.setattr(EncodedImage, "ground_phrases", with_presence)

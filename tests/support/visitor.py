@@ -11,18 +11,28 @@ import numpy as np
 import pytest
 
 playwright = pytest.importorskip("playwright.sync_api")
+playwright.expect.set_options(timeout=60_000)
 _TO_BASE64 = "btoa(Array.from(bytes, (b) => String.fromCharCode(b)).join(''))"
 SHOTS = Path(os.environ.get("PPMN_SCREENSHOTS", Path(__file__).resolve().parents[2] / "out" / "screenshots"))
+
+
+def accessibility_problems(page: Any) -> list[str]:
+    """What axe-core finds against WCAG 2.2 on levels A and AA."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    levels = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22a", "wcag22aa"]
+    found = axe.run(page, options={"runOnly": {"type": "tag", "values": levels}}).response["violations"]
+    return [f"{v['id']}: {node['html']} {node['failureSummary']}" for v in found for node in v["nodes"]]
 
 
 class Visitor:
     """A user of the page; script errors, dialogs and requests to other servers fail the test."""
 
     def __init__(self, browser: Any, server: httpx.Client, **options: Any) -> None:
-        self.server, self.problems, self.requests = server, [], []
+        self.server, self.problems, self.requests, self.device = server, [], [], "desktop"
         options = {"viewport": {"width": 1280, "height": 860}, "accept_downloads": True, **options}
         self.context = browser.new_context(**options)
         self.page = page = self.context.new_page()
+        page.set_default_timeout(60_000)
         page.on("pageerror", lambda error: self.problems.append(str(error)))
         page.on("request", self._record)
         page.on("dialog", lambda dialog: self.problems.append(f"dialog {dialog.message}"))
@@ -41,7 +51,9 @@ class Visitor:
     def upload(self, file: Path) -> None:
         self.page.set_input_files("#file", file)
         self.page.locator("#figure").wait_for()
-        self.page.locator("#another").wait_for()
+        self.page.wait_for_function(
+            "import('/static/state.js').then(({ state }) => state.image.ready).then(() => true)"
+        )
 
     def write(self, caption: str, phrases: int | None = None) -> None:
         self.page.fill("#caption", caption)
@@ -49,8 +61,11 @@ class Visitor:
             playwright.expect(self.page.locator("#phrases li")).to_have_count(phrases)
 
     def ground(self) -> None:
-        self.page.click("#ground")
-        playwright.expect(self.page.locator("#status")).to_contain_text("grounded")
+        self.page.click("#find")
+        self.wait_for_results()
+
+    def wait_for_results(self) -> None:
+        playwright.expect(self.page.locator("#status")).to_contain_text("Found")
 
     def state(self, expression: str) -> Any:
         return self.page.evaluate(
@@ -88,11 +103,14 @@ class Visitor:
         SHOTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=SHOTS / f"{name}.png", full_page=True)
 
-    def download(self, name: str) -> bytes:
+    def download(self, name: str, saved_as: str | None = None) -> bytes:
         with self.page.expect_download() as waiting:
             self.page.click(f"[data-file='{name}']")
-        assert waiting.value.suggested_filename == name
+        assert waiting.value.suggested_filename == (saved_as or name)
         return Path(waiting.value.path()).read_bytes()
+
+    def check_accessibility(self) -> None:
+        assert accessibility_problems(self.page) == []
 
     def close(self) -> None:
         self.context.close()

@@ -67,6 +67,36 @@ function nearestPlace({ left, top, width, height }, frame, taken) {
   return places.sort((a, b) => distance(a) - distance(b)).find(isFree) || [x, y];
 }
 
-// "0.62 · 12.5 %": the score, and the fraction of the image that the mask covers.
-export const scoreText = (score, fraction) =>
-  (fraction ? `${score.toFixed(2)} · ${(100 * fraction).toFixed(1)} %` : "no mask");
+const SCORE_HELP = "Score: the mean response inside the mask, from 0 to 1. The higher it is, the surer the model is of the mask.";
+const AREA_HELP = "Area: how much of the image the mask covers.";
+
+// Whether what a phrase names is probably not in the image; null if the model does not say.
+export const isAbsent = (presence) => presence != null && presence < 0.5;
+
+function explained(text, help, before, after) {
+  const made = element("span");
+  made.title = help;
+  made.append(element("span", { className: "unseen", text: before }), text, element("span", { className: "unseen", text: after }));
+  return made;
+}
+
+// "0.62 · 12.5 %": the score, and the fraction of the image that the mask covers; both are explained on hover and for
+// screen readers. Or a note where there is probably nothing to find.
+export function scoreNote({ score, fraction, presence }) {
+  const note = element("span", { className: "score" });
+  if (isAbsent(presence)) {
+    note.classList.add("absent");
+    note.textContent = "probably not in the image";
+    note.title = `The model gives a probability of ${Math.round(100 * presence)} % that it is in the image.`;
+  } else if (!fraction) {
+    note.textContent = "no mask";
+    note.title = "No response is above the threshold.";
+  } else {
+    note.append(
+      explained(score.toFixed(2), SCORE_HELP, ", score ", ""),
+      " · ",
+      explained(`${(100 * fraction).toFixed(1)} %`, AREA_HELP, "", " of the image"),
+    );
+  }
+  return note;
+}

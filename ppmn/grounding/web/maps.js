@@ -94,20 +94,44 @@ export function covers(mask, x, y) {
     mask.pixels[(y - mask.y) * mask.width + x - mask.x] > 0;
 }
 
-// Paint a mask in its color over what is in the ImageData.
-export function tint(image, mask, [red, green, blue], opacity, outline) {
+const EQUAL = 0.9; // IoU above which masks hide each other
+
+function iou(one, other) {
+  if (Math.min(one.area, other.area) < EQUAL * Math.max(one.area, other.area)) return 0; // it cannot be higher
+  let both = 0;
+  for (let i = one.y; i < one.y + one.height; i++)
+    for (let j = one.x; j < one.x + one.width; j++) both += covers(one, j, i) && covers(other, j, i);
+  return both / (one.area + other.area - both);
+}
+
+// Numbers of masks in groups: those that would hide each other are in the same group.
+export function groupEqual(masks, numbers) {
+  const groups = [];
+  numbers.forEach((number) => {
+    const group = groups.find(([first]) => iou(masks[first], masks[number]) > EQUAL);
+    if (group) group.push(number);
+    else groups.push([number]);
+  });
+  return groups;
+}
+
+// Paint masks over what is in the ImageData, each in its color; where they overlap, in stripes of their colors.
+export function tint(image, masks, colors, opacity, outline) {
   const inner = Math.round(255 * opacity);
-  for (let i = 0; i < mask.height; i++) {
-    for (let j = 0; j < mask.width; j++) {
-      const kind = mask.pixels[i * mask.width + j];
-      if (!kind) continue;
-      const at = ((mask.y + i) * image.width + mask.x + j) * 4;
-      image.data[at] = red;
-      image.data[at + 1] = green;
-      image.data[at + 2] = blue;
-      image.data[at + 3] = kind === 2 && outline ? 255 : inner;
+  const stripe = Math.max(4, Math.round(Math.max(image.width, image.height) / 80));
+  masks.forEach((mask, number) => {
+    for (let y = mask.y; y < mask.y + mask.height; y++) {
+      for (let x = mask.x; x < mask.x + mask.width; x++) {
+        const kind = mask.pixels[(y - mask.y) * mask.width + x - mask.x];
+        if (!kind) continue;
+        const turn = Math.floor((x + y) / stripe) % masks.length;
+        if (turn !== number && covers(masks[turn], x, y)) continue;
+        const at = (y * image.width + x) * 4;
+        for (let channel = 0; channel < 3; channel++) image.data[at + channel] = colors[number][channel];
+        image.data[at + 3] = kind === 2 && outline ? 255 : inner;
+      }
     }
-  }
+  });
 }
 
 // Where a label goes: the cell inside the mask with the highest responses around it, in fractions of the image.

@@ -18,9 +18,11 @@ let pinned = [];
 function paint(highlighted) {
   const layer = painter.createImageData(data.width, data.height);
   if (highlighted.length) for (let at = 3; at < layer.data.length; at += 4) layer.data[at] = 165;
-  order
-    .filter((number) => !highlighted.length || highlighted.includes(number))
-    .forEach((number) => tint(layer, masks[number], rgb(colorOf(number)), highlighted.length ? 0.25 : data.opacity, true));
+  const shown = order.filter((number) => (highlighted.length ? highlighted.includes(number) : !isAbsent(data.phrases[number].presence)));
+  groupEqual(masks, shown).forEach((group) => {
+    const colors = group.map((number) => rgb(colorOf(number)));
+    tint(layer, group.map((number) => masks[number]), colors, highlighted.length ? 0.25 : data.opacity, true);
+  });
   return layer;
 }
 
@@ -63,12 +65,12 @@ function showPhrase(phrase, number) {
   button.append(
     element("span", { className: "number", text: number + 1 }),
     element("span", { text: phrase.text }),
-    element("span", { className: "number", text: scoreText(phrase.score, phrase.fraction) }),
+    scoreNote(phrase),
   );
   react(button, [number]);
   row.append(button);
   list.append(row);
-  if (!masks[number].area) return;
+  if (!masks[number].area || isAbsent(phrase.presence)) return;
   figure.append(label(number, phrase.text, labelPoint(maps[number], data, data, masks[number]), colorOf(number)));
 }
 
@@ -90,6 +92,7 @@ figure.addEventListener("pointermove", (event) => {
 });
 figure.addEventListener("pointerleave", () => show(pinned));
 
+document.getElementById("warnings").textContent = data.warnings.join(" ");
 showCaption();
 data.phrases.forEach(showPhrase);
 show(pinned);

@@ -1,5 +1,5 @@
 // Requests to the server: the token, retries when it is busy, errors as sentences.
-import { byId, showStatus } from "./state.js";
+import { byId, withProgress } from "./status.js";
 
 const tokenInAddress = new URLSearchParams(location.search).get("token");
 if (tokenInAddress) {
@@ -52,8 +52,7 @@ export async function request(path, options = {}, attempts = 8) {
   }
   if (response.status === 503 && attempts > 1) {
     const seconds = Number(response.headers.get("Retry-After")) || 1;
-    showStatus(`The server is busy; trying again in ${seconds} s …`, "busy");
-    await sleep(seconds);
+    await withProgress(`The server is busy; trying again in ${seconds} s …`, () => sleep(seconds));
     return request(path, options, attempts - 1);
   }
   throw await errorOf(response);

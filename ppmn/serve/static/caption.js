@@ -2,31 +2,43 @@
 import { post } from "./api.js";
 import { captionPieces, element, markHighlighted } from "./labels.js";
 import { moveSpans, plainSpans, withoutBrackets } from "./spans.js";
-import { byId, clearHighlight, colorOf, highlighted, notify, onChange, point, showError, showStatus, state } from "./state.js";
+import { byId } from "./status.js";
+import { clearHighlight, colorOf, highlighted, notify, onChange, point, state } from "./state.js";
+import { remember } from "./undo.js";
 
 const DELAY = 250; // milliseconds after the last key before the phrases are requested
 const [area, underlines, add, remove] = ["caption", "underlines", "add", "remove"].map(byId);
 const characters = (text) => Array.from(text); // the server counts code points, not UTF-16 units
 const equals = (a) => (b) => a[0] === b[0] && a[1] === b[1];
 
-export const edits = { added: [], removed: [] }; // spans that the user added and removed
-let found = []; // spans that the server found
 let focused = false; // until then, the caret means nothing
-let showsError = false; // about brackets, for example; the next character may mend it
 let timer = 0;
 let pending = Promise.resolve();
+let release = () => {}; // who waits for the phrases of an earlier text
 let controller = null;
 
 export function write(text) {
   const move = moveSpans(state.text, text);
-  [found, edits.added, edits.removed] = [found, edits.added, edits.removed].map((spans) => spans.flatMap(move));
+  const { found, added, removed } = state.spans;
+  state.spans = { found: found.flatMap(move), added: added.flatMap(move), removed: removed.flatMap(move) };
   state.phrases = state.phrases.flatMap((phrase) =>
     move([phrase.start, phrase.end]).map(([start, end]) => ({ ...phrase, start, end })));
   state.text = text;
-  if (area.value !== text) area.value = text;
+  showText();
   updatePhrases();
+  lookUp();
+}
+
+function showText() {
+  if (area.value !== state.text) area.value = state.text;
+}
+
+function lookUp() {
+  const { text } = state;
   clearTimeout(timer);
+  release();
   pending = new Promise((resolve) => {
+    release = resolve;
     timer = setTimeout(() => findPhrases(text).then(resolve), DELAY);
   });
 }
@@ -47,31 +59,30 @@ async function findPhrases(text) {
     const answer = await (await post("/api/phrases", { caption: text }, controller.signal)).json();
     if (text !== state.text) return;
     const { toRaw } = plainSpans(text);
-    found = answer.phrases.filter((phrase) => !phrase.abstract).map((phrase) => toRaw(phrase.span));
-    if (showsError) showStatus("");
-    showsError = false;
+    const found = answer.phrases.filter((phrase) => !phrase.abstract).map((phrase) => toRaw(phrase.span));
+    state.spans = { ...state.spans, found };
+    [state.warnings, state.captionError] = [answer.warnings, ""];
     updatePhrases();
   } catch (error) {
     if (error.name === "AbortError" || text !== state.text) return;
-    showsError = true;
-    showError(error);
+    state.captionError = error.message;
+    notify("caption");
   }
 }
 
 // Phrases keep their results as long as their words stay the same.
 function updatePhrases() {
-  const chosen = [...found.filter((span) => !edits.removed.some(equals(span))), ...edits.added];
+  const { found, added, removed } = state.spans;
+  const chosen = [...found.filter((span) => !removed.some(equals(span))), ...added];
   const spans = chosen.filter((span, index) => chosen.findIndex(equals(span)) === index);
   const all = characters(state.text);
   const { toPlain } = plainSpans(state.text);
   const before = state.phrases;
-  state.phrases = spans.sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([start, end]) => ({
-    start,
-    end,
-    span: toPlain([start, end]),
-    text: withoutBrackets(all.slice(start, end).join("")),
-    result: before.find((phrase) => phrase.start === start && phrase.end === end)?.result,
-  }));
+  state.phrases = spans.sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([start, end]) => {
+    const { result, hidden = false } = before.find((phrase) => phrase.start === start && phrase.end === end) || {};
+    const text = withoutBrackets(all.slice(start, end).join(""));
+    return { start, end, span: toPlain([start, end]), text, hidden, result };
+  });
   clearHighlight();
   showUnderlines();
   updateButtons();
@@ -87,10 +98,15 @@ function showUnderlines() {
 }
 
 export function removePhrase(number) {
-  const { start, end } = state.phrases[number];
+  const { start, end, text } = state.phrases[number];
   const span = [start, end];
-  edits.added = edits.added.filter((other) => !equals(span)(other));
-  if (found.some(equals(span))) edits.removed.push(span);
+  const { found, added, removed } = state.spans;
+  remember(`removed ${quote(text)}`);
+  state.spans = {
+    found,
+    added: added.filter((other) => !equals(span)(other)),
+    removed: found.some(equals(span)) ? [...removed, span] : removed,
+  };
   updatePhrases();
 }
 
@@ -119,8 +135,13 @@ function updateButtons() {
 
 add.addEventListener("click", () => {
   const span = selectedSpan();
-  edits.removed = edits.removed.filter((other) => !equals(span)(other));
-  if (!found.some(equals(span))) edits.added.push(span);
+  const { found, added, removed } = state.spans;
+  remember(`added ${quote(characters(area.value).slice(...span).join(""))}`);
+  state.spans = {
+    found,
+    added: found.some(equals(span)) ? added : [...added, span],
+    removed: removed.filter((other) => !equals(span)(other)),
+  };
   updatePhrases();
 });
 remove.addEventListener("click", () => removePhrase(Number(remove.dataset.number)));
@@ -135,4 +156,12 @@ area.addEventListener("pointermove", (event) => {
   point(piece ? piece.dataset.phrases.split(" ").map(Number) : []);
 });
 area.addEventListener("pointerleave", () => point([]));
-onChange(() => markHighlighted(underlines, highlighted()));
+onChange((what) => {
+  if (what === "undo") {
+    showText();
+    showUnderlines();
+    updateButtons();
+    lookUp();
+  }
+  markHighlighted(underlines, highlighted());
+});

@@ -1,6 +1,9 @@
 // Files of the grounding as it is shown, made by the server.
-import { postForImage } from "./grounding.js";
-import { byId, showError, showStatus, state } from "./state.js";
+import { postForImage } from "./images.js";
+import { byId, showError, showStatus, withProgress } from "./status.js";
+import { isShown, onChange, state } from "./state.js";
+
+const CUTOUTS = "cutouts.zip";
 
 function save(blob, name) {
   const link = document.createElement("a");
@@ -10,19 +13,27 @@ function save(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-byId("downloads").addEventListener("click", async (event) => {
-  const name = event.target.dataset.file;
-  const phrases = state.phrases.filter((phrase) => phrase.result);
-  if (!name) return;
-  if (!phrases.length) return showStatus("Nothing is grounded yet.", "bad");
-  showStatus(`Making ${name} …`, "busy");
+async function download(name) {
+  const { threshold, opacity, outline, grounding, image } = state;
+  const phrases = state.phrases.filter(isShown);
+  if (!phrases.length) return showStatus("Nothing is shown: switch a phrase on.", "bad");
+  const spans = phrases.map((phrase) => grounding.spans[phrase.result.index]);
+  const file = name === CUTOUTS && phrases.length === 1 ? "cutout.png" : name; // one needs no archive
   try {
-    const { threshold, opacity, outline, grounding } = state;
-    const spans = phrases.map((phrase) => grounding.spans[phrase.result.index]);
-    const response = await postForImage(`files/${name}`, { caption: grounding.caption, spans, threshold, opacity, outline });
-    save(await response.blob(), name);
-    showStatus(`${name} is saved.`);
+    await withProgress(`Making ${file} …`, async () => {
+      const response = await postForImage(image, `files/${file}`, { caption: grounding.caption, spans, threshold, opacity, outline });
+      save(await response.blob(), file);
+    });
+    showStatus(`${file} is saved.`);
   } catch (error) {
     showError(error);
   }
+}
+
+byId("downloads").addEventListener("click", (event) => {
+  const { file } = event.target.dataset;
+  if (file) download(file);
+});
+onChange(() => {
+  byId("downloads").hidden = !state.grounding;
 });

@@ -1,26 +1,41 @@
 // The image with its masks and labels.
 import { label, markHighlighted, spreadLabels } from "./labels.js";
-import { covers, labelPoint, maskOf, rgb, tint } from "./maps.js";
+import { covers, groupEqual, labelPoint, maskOf, rgb, tint } from "./maps.js";
 import { paintRound } from "./rounds.js";
-import { byId, clearHighlight, colorOf, highlighted, notify, onChange, onChangeFirst, point, state, togglePin } from "./state.js";
+import { byId } from "./status.js";
+import { clearHighlight, colorOf, highlighted, isPassing, isShown, notify, onChange, onChangeFirst, point, state, togglePin } from "./state.js";
+import { hasPanned, inFigure } from "./zoom.js";
 
 const MAX_SIDE = 1024; // longer side of the canvas
-const [figure, image, canvas] = ["figure", "image", "masks"].map(byId);
+const [figure, stage, photo, canvas] = ["figure", "stage", "image", "masks"].map(byId);
 const painter = canvas.getContext("2d");
 let allMasks = null; // painted, until a mask changes
 
-// Show the image at an address, with the canvas over it.
-export async function place(address) {
-  image.src = address;
-  await image.decode();
-  const { width, height } = state.image;
+// Show the photo of the state, as soon as the browser has decoded it.
+async function placePhoto() {
+  const { image } = state;
+  const address = image?.address || "";
+  byId("another").hidden = !image;
+  if (!image) return showFigure(false);
+  if (photo.src === address) return;
+  photo.src = address;
+  const readable = await photo.decode().then(() => true, () => false);
+  if (state.image !== image || photo.src !== address) return; // it was replaced meanwhile
+  showFigure(readable);
+  if (readable) setSize(image.width || photo.naturalWidth, image.height || photo.naturalHeight);
+  notify("size");
+}
+
+function showFigure(visible) {
+  figure.hidden = !visible;
+  byId("empty").hidden = visible;
+}
+
+function setSize(width, height) {
   const scale = Math.min(1, MAX_SIDE / Math.max(width, height));
-  canvas.width = image.width = Math.max(1, Math.round(width * scale));
-  canvas.height = image.height = Math.max(1, Math.round(height * scale));
-  figure.style.maxWidth = `calc(76vh * ${width / height})`;
-  figure.hidden = false;
-  byId("empty").hidden = true;
-  byId("another").hidden = false;
+  canvas.width = photo.width = Math.max(1, Math.round(width * scale));
+  canvas.height = photo.height = Math.max(1, Math.round(height * scale));
+  figure.style.setProperty("--ratio", width / height);
 }
 
 // Masks change with the threshold and with a new grounding only.
@@ -34,17 +49,22 @@ function updateMasks() {
   });
 }
 
-// Numbers of the phrases with a mask, large masks first.
-const masked = () => state.phrases
-  .flatMap((phrase, number) => (phrase.result?.mask?.area ? [number] : []))
-  .sort((a, b) => state.phrases[b].result.mask.area - state.phrases[a].result.mask.area);
+// Numbers of the phrases whose masks are painted, large masks first: the highlighted ones, or all that are switched on.
+function painted() {
+  const shown = highlighted();
+  return state.phrases
+    .flatMap((phrase, number) => (phrase.result?.mask?.area && (shown.length ? shown.includes(number) : isShown(phrase)) ? [number] : []))
+    .sort((a, b) => state.phrases[b].result.mask.area - state.phrases[a].result.mask.area);
+}
 
-function paintMasks(shown) {
+function paintMasks() {
   const layer = painter.createImageData(canvas.width, canvas.height);
-  if (shown.length) for (let at = 3; at < layer.data.length; at += 4) layer.data[at] = 160; // dim the rest
-  masked()
-    .filter((number) => !shown.length || shown.includes(number))
-    .forEach((number) => tint(layer, state.phrases[number].result.mask, rgb(colorOf(number)), state.opacity, state.outline));
+  const dims = highlighted().some((number) => state.phrases[number]?.result);
+  if (dims) for (let at = 3; at < layer.data.length; at += 4) layer.data[at] = 160; // the rest
+  const masks = state.phrases.map(({ result }) => result?.mask);
+  groupEqual(masks, painted()).forEach((group) => {
+    tint(layer, group.map((number) => masks[number]), group.map((number) => rgb(colorOf(number))), state.opacity, state.outline);
+  });
   return layer;
 }
 
@@ -53,33 +73,40 @@ function draw() {
   figure.classList.toggle("highlighting", shown.length > 0);
   figure.classList.toggle("rounds", state.view === "rounds");
   if (!state.image) return;
-  if (state.view === "rounds") return paintRound(canvas, image);
+  if (state.view === "rounds") return paintRound(canvas, photo);
   byId("round-note").hidden = true;
-  if (!shown.length) allMasks ??= paintMasks([]);
-  painter.putImageData(shown.length ? paintMasks(shown) : allMasks, 0, 0);
+  if (!shown.length) allMasks ??= paintMasks();
+  painter.putImageData(shown.length ? paintMasks() : allMasks, 0, 0);
 }
+
+const isInside = ([u, v]) => u >= 0 && u <= 1 && v >= 0 && v <= 1;
 
 function showLabels() {
-  const shown = highlighted();
   figure.querySelectorAll(".label").forEach((old) => old.remove());
-  masked().forEach((number) => {
+  painted().forEach((number) => {
     const { text, result } = state.phrases[number];
-    figure.append(label(number, text, result.labelPoint, colorOf(number)));
+    const at = inFigure(result.labelPoint);
+    if (isInside(at)) figure.append(label(number, text, at, colorOf(number)));
   });
-  markHighlighted(figure, shown);
-  spreadLabels([...figure.querySelectorAll(shown.length ? ".label.on" : ".label")], figure);
+  markHighlighted(figure, highlighted());
+  spreadLabels([...figure.querySelectorAll(".label")], figure);
 }
 
-figure.addEventListener("pointermove", (event) => {
-  if (state.view === "rounds") return;
+function phrasesAt(event) {
+  if (state.view === "rounds") return [];
   const area = canvas.getBoundingClientRect();
   const x = Math.floor(((event.clientX - area.left) / area.width) * canvas.width);
   const y = Math.floor(((event.clientY - area.top) / area.height) * canvas.height);
-  point(state.phrases.flatMap(({ result }, number) => (result?.mask && covers(result.mask, x, y) ? [number] : [])));
+  return state.phrases.flatMap((phrase, number) => (isShown(phrase) && covers(phrase.result.mask, x, y) ? [number] : []));
+}
+
+stage.addEventListener("pointermove", (event) => {
+  if (state.view !== "rounds") point(hasPanned() && event.buttons ? [] : phrasesAt(event));
 });
-figure.addEventListener("pointerleave", () => point([]));
-figure.addEventListener("click", () => {
-  if (state.pointed.length) togglePin(state.pointed);
+stage.addEventListener("pointerleave", () => point([]));
+stage.addEventListener("click", (event) => {
+  const numbers = phrasesAt(event);
+  if (numbers.length && !hasPanned()) togglePin(numbers);
 });
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape") return;
@@ -88,9 +115,10 @@ document.addEventListener("keydown", (event) => {
 });
 
 onChangeFirst((what) => {
-  if (what !== "highlight" && state.image) updateMasks(); // other listeners show scores of the masks
+  if (!isPassing(what) && state.image) updateMasks(); // other listeners show scores of the masks
 });
-onChange(() => {
-  draw();
+onChange((what) => {
+  if (what === "image" || what === "undo") placePhoto();
+  if (what !== "zoom") draw();
   if (state.image) showLabels();
 });

@@ -1,87 +1,70 @@
-// Encode an image, then ground captions on it: requests to the server, and what the page does with the results.
-import { post, request } from "./api.js";
+// Ground the caption on the image, and keep the answer with the phrases it belongs to.
 import { phrasesFound } from "./caption.js";
-import { place } from "./figure.js";
+import { postForImage } from "./images.js";
+import { isAbsent } from "./labels.js";
 import { decodeMap } from "./maps.js";
-import { withoutBrackets } from "./spans.js";
-import { byId, clearBusy, clearHighlight, notify, showError, showStatus, state } from "./state.js";
+import { moveSpans, withoutBrackets } from "./spans.js";
+import { showError, showStatus, withProgress } from "./status.js";
+import { notify, onChange, state } from "./state.js";
+
+let asked = { image: null, controller: new AbortController() }; // the last request
 
 // The request for a grounding: the caption without brackets, and the phrases of the page.
 export const groundRequest = ({ caption, spans }) => ({ caption, spans, masks: false });
 
-async function upload(file) {
-  const form = new FormData();
-  form.append("image", file, "image");
-  return (await request("/api/images", { method: "POST", body: form })).json();
-}
-
-export async function openImage(file, sample = null) {
-  const limit = state.about.limits.upload_mb;
-  if (file.size > limit * 1e6) {
-    return showStatus(`The file has ${(file.size / 1e6).toFixed(1)} MB; the limit is ${limit} MB.`, "bad");
-  }
-  showStatus("Encoding the photo …", "busy");
-  try {
-    await showImage({ ...(await upload(file)), file, sample });
-    clearBusy();
-  } catch (error) {
-    showError(error);
-  }
-}
-
-// After a reload, an image that is still in the server's cache.
-export async function reopenImage(id) {
-  const response = await request(`/api/images/${id}`).catch(() => null);
-  if (response) await showImage({ ...(await response.json()), file: null, sample: null });
-}
-
-async function showImage(image) {
-  const preview = await (await request(`/api/images/${image.id}/preview`)).blob();
-  state.image = image;
-  state.grounding = null;
-  state.phrases.forEach((phrase) => delete phrase.result);
-  clearHighlight();
-  sessionStorage.setItem("image", image.id);
-  await place(URL.createObjectURL(preview));
-  byId("controls").hidden = byId("downloads").hidden = true;
-  notify("image");
-}
-
-// If the image has left the server's cache, it is sent again.
-export async function postForImage(path, body) {
-  try {
-    return await post(`/api/images/${state.image.id}/${path}`, body);
-  } catch (error) {
-    if (error.status !== 404 || !state.image.file) throw error;
-    state.image = { ...state.image, ...(await upload(state.image.file)) };
-    return post(`/api/images/${state.image.id}/${path}`, body);
-  }
-}
-
-async function groundPhrases(phrases) {
-  const details = { caption: withoutBrackets(state.text), spans: phrases.map((phrase) => phrase.span), text: state.text };
-  const answer = await (await postForImage("ground", groundRequest(details))).json();
-  phrases.forEach((phrase, index) => {
-    phrase.result = { index, map: decodeMap(answer.phrases[index].map) };
-  });
-  state.grounding = { ...details, threshold: answer.threshold };
-  byId("controls").hidden = byId("downloads").hidden = false;
+async function groundPhrases(image, signal) {
+  const { text, phrases } = state;
+  const details = { text, caption: withoutBrackets(text), spans: phrases.map((phrase) => phrase.span) };
+  const answer = await (await postForImage(image, "ground", groundRequest(details), signal)).json();
+  if (signal.aborted || state.image !== image) return;
+  takeResults(phrases, text, answer);
+  state.grounding = { ...details, threshold: answer.threshold, warnings: answer.warnings };
   notify("grounding");
-  showStatus(`${phrases.length} ${phrases.length === 1 ? "phrase" : "phrases"} grounded.`);
+  showStatus(summary());
 }
 
-export async function ground() {
-  if (!state.image) return showStatus("There is no photo yet: drop, paste or choose one.", "bad");
-  if (!state.text.trim()) return showStatus("There is no caption yet: describe the photo.", "bad");
-  byId("ground").disabled = true;
-  showStatus("Grounding …", "busy");
+// The caption may have been edited meanwhile: phrases that are still there get their results.
+function takeResults(phrases, text, answer) {
+  const move = moveSpans(text, state.text);
+  state.phrases.forEach((phrase) => delete phrase.result);
+  phrases.forEach(({ start, end }, index) => {
+    const [moved] = move([start, end]);
+    const phrase = moved && state.phrases.find((other) => other.start === moved[0] && other.end === moved[1]);
+    if (!phrase) return;
+    const { map, presence } = answer.phrases[index];
+    phrase.result = { index, presence, map: decodeMap(map) };
+    phrase.hidden = phrase.hidden || isAbsent(presence);
+  });
+}
+
+function summary() {
+  const results = state.phrases.flatMap(({ result }) => (result ? [result] : []));
+  const absent = results.filter(({ presence }) => isAbsent(presence)).length;
+  const found = results.filter(({ presence, mask }) => mask.area && !isAbsent(presence)).length;
+  const phrases = results.length === 1 ? "phrase" : "phrases";
+  const rest = absent ? ` ${absent} ${absent === 1 ? "is" : "are"} probably not in the image.` : "";
+  return `Found ${found} of ${results.length} ${phrases}.${rest}`;
+}
+
+export async function find() {
+  const { image, text } = state;
+  if (!image) return showStatus("There is no photo yet: choose one.", "bad");
+  if (!text.trim()) return showStatus("There is no caption yet: describe the photo.", "bad");
+  asked.controller.abort();
+  asked = { image, controller: new AbortController() };
+  const { signal } = asked.controller;
   try {
-    await phrasesFound();
-    if (state.phrases.length) await groundPhrases([...state.phrases]);
-    else showStatus("No noun phrase was found: select words to mark one.", "bad");
+    await withProgress("Finding the phrases …", async () => {
+      await Promise.all([image.ready, phrasesFound()]);
+      if (signal.aborted || state.image !== image) return;
+      if (state.phrases.length) await groundPhrases(image, signal);
+      else showStatus("No noun phrase was found: select words to mark one.", "bad");
+    });
   } catch (error) {
-    showError(error);
-  } finally {
-    byId("ground").disabled = false;
+    if (!signal.aborted && state.image === image) showError(error);
   }
 }
+
+onChange(() => {
+  if (state.image !== asked.image) asked.controller.abort(); // nobody waits for the answer
+});

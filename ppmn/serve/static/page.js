@@ -1,58 +1,17 @@
-// The page: images and samples come in, the controls set the state, a link restores it.
+// The page: the controls set the state, a link restores it.
 import { request } from "./api.js";
-import { edits, phrasesFound, write } from "./caption.js";
+import { phrasesFound, write } from "./caption.js";
 import "./downloads.js";
 import "./figure.js";
-import { ground, openImage, reopenImage } from "./grounding.js";
+import { find } from "./grounding.js";
+import { reopenImage } from "./images.js";
+import { openSample, showSamples } from "./intake.js";
 import { readLink } from "./link.js";
+import "./notes.js";
 import "./phrase_list.js";
 import { shownRound } from "./rounds.js";
-import { byId, notify, onChange, showError, showStatus, state } from "./state.js";
-
-const fileInput = byId("file");
-document.querySelectorAll(".choose").forEach((button) => button.addEventListener("click", () => fileInput.click()));
-fileInput.addEventListener("change", () => {
-  if (fileInput.files[0]) openImage(fileInput.files[0]);
-  fileInput.value = "";
-});
-document.addEventListener("paste", (event) => {
-  const pasted = [...event.clipboardData.files].find((file) => file.type.startsWith("image/"));
-  if (!pasted) return;
-  event.preventDefault();
-  openImage(pasted);
-});
-["dragover", "dragleave", "drop"].forEach((kind) => document.addEventListener(kind, (event) => {
-  if (!event.dataTransfer?.types.includes("Files")) return;
-  event.preventDefault();
-  document.body.classList.toggle("dragging", kind === "dragover");
-  if (kind === "drop" && event.dataTransfer.files[0]) openImage(event.dataTransfer.files[0]);
-}));
-
-const sampleBlob = async (number) => (await request(`/api/samples/${number}`)).blob();
-
-async function openSample(number) {
-  const blob = await sampleBlob(number);
-  if (!state.text.trim() || state.about.samples.some(({ caption }) => caption === state.text)) {
-    [edits.added, edits.removed] = [[], []];
-    write(state.about.samples[number].caption);
-  }
-  await openImage(blob, number);
-}
-
-function showSamples() {
-  state.about.samples.forEach(({ name }, number) => {
-    const button = document.createElement("button");
-    const thumbnail = document.createElement("img");
-    button.type = "button";
-    thumbnail.alt = `Sample: ${name}`;
-    button.append(thumbnail);
-    button.addEventListener("click", () => openSample(number).catch(showError));
-    byId("samples").append(button);
-    sampleBlob(number).then((blob) => {
-      thumbnail.src = URL.createObjectURL(blob);
-    });
-  });
-}
+import { byId, showError, showStatus } from "./status.js";
+import { isPassing, notify, onChange, state } from "./state.js";
 
 const controls = byId("controls");
 controls.addEventListener("submit", (event) => event.preventDefault());
@@ -63,17 +22,18 @@ controls.addEventListener("input", (event) => {
   else state[id] = Number(value);
   notify(id || name);
 });
-byId("ground").addEventListener("click", ground);
+byId("find").addEventListener("click", find);
 byId("caption").addEventListener("keydown", (event) => {
   if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey)) return;
   event.preventDefault();
-  ground();
+  find();
 });
 
 function showControls() {
   const rounds = state.grounding?.rounds;
   const round = rounds ? shownRound(rounds) : 0;
   const last = rounds ? rounds.length - 1 : 0;
+  controls.hidden = !state.grounding;
   byId("threshold").value = state.threshold;
   byId("opacity").value = state.opacity;
   byId("outline").checked = state.outline;
@@ -94,24 +54,21 @@ function showControls() {
 }
 
 onChange((what) => {
-  if (what !== "highlight") showControls();
-  const changed = state.grounding && state.grounding.text !== state.text;
-  if (changed && what === "phrases") showStatus("The caption has changed: ground it again.");
+  if (!isPassing(what)) showControls();
 });
 
 async function start() {
   state.about = await (await request("/api/about")).json();
   byId("model").textContent = `model ${state.about.model}`;
-  const link = readLink();
-  [edits.added, edits.removed] = [link.added, link.removed];
-  state.text = link.caption; // the spans of the edits refer to it
-  write(link.caption);
+  const { caption, added, removed, sample, image } = readLink();
+  state.spans = { found: [], added, removed };
+  state.text = caption; // the spans refer to it
+  write(caption);
   showSamples();
-  const lastImage = sessionStorage.getItem("image");
-  if (link.sample >= 0) await openSample(link.sample);
-  else if (lastImage) await reopenImage(lastImage);
-  if (!state.image || !link.caption || state.text !== link.caption) return; // there is nothing to ground
+  if (sample >= 0) return openSample(sample);
+  if (!image) return;
+  if (!(await reopenImage(image))) return showStatus("The photo of this link is not on the server any more: choose it again.", "bad");
   await phrasesFound();
-  if (state.phrases.length) await ground();
+  if (state.phrases.length) await find();
 }
 start().catch(showError);

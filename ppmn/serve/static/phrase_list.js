@@ -1,13 +1,17 @@
-// The list of phrases with their scores.
+// The list of phrases: their scores, which of them are shown, and which are probably not in the image.
 import { removePhrase } from "./caption.js";
-import { element, markHighlighted, scoreText } from "./labels.js";
-import { byId, colorOf, highlighted, onChange, point, state, togglePin } from "./state.js";
+import { icon } from "./icons.js";
+import { element, isAbsent, markHighlighted, scoreNote } from "./labels.js";
+import { byId } from "./status.js";
+import { colorOf, highlighted, isPassing, isShown, notify, onChange, point, state, togglePin } from "./state.js";
+import { remember } from "./undo.js";
 
 const list = byId("phrases");
 
 function score({ result }) {
-  if (!result?.mask) return "";
-  return scoreText(result.mask.score, result.mask.area / (byId("masks").width * byId("masks").height));
+  if (!result?.mask) return element("span", { className: "score" });
+  const { width, height } = byId("masks");
+  return scoreNote({ ...result.mask, presence: result.presence, fraction: result.mask.area / (width * height) });
 }
 
 function phraseButton(phrase, number) {
@@ -15,11 +19,7 @@ function phraseButton(phrase, number) {
   const text = element("span", { className: "text", text: phrase.text });
   button.type = "button";
   text.dir = "auto";
-  button.append(
-    element("span", { className: "number", text: number + 1 }),
-    text,
-    element("span", { className: "score", text: score(phrase) }),
-  );
+  button.append(element("span", { className: "number", text: number + 1 }), text, score(phrase));
   button.addEventListener("pointerenter", () => point([number]));
   button.addEventListener("pointerleave", () => point([]));
   button.addEventListener("focus", () => point([number]));
@@ -28,28 +28,66 @@ function phraseButton(phrase, number) {
   return button;
 }
 
-function removeButton(phrase, number) {
-  const button = element("button", { className: "remove", text: "×" });
+function iconButton(className, drawing, name, act) {
+  const button = element("button", { className: `icon ${className}` });
   button.type = "button";
-  button.setAttribute("aria-label", `Remove ${phrase.text}`);
-  button.addEventListener("click", () => {
-    removePhrase(number);
-    list.querySelectorAll(".remove")[Math.min(number, state.phrases.length - 1)]?.focus();
-  });
+  button.title = name;
+  button.setAttribute("aria-label", name);
+  button.append(icon(drawing));
+  button.addEventListener("click", act);
   return button;
 }
 
+function setHidden(what, isHidden) {
+  remember(what);
+  state.phrases.forEach((phrase, number) => {
+    phrase.hidden = isHidden(phrase, number);
+  });
+  notify("visibility");
+}
+
+function switchButton(phrase, number) {
+  const act = () => setHidden(`${phrase.hidden ? "shown" : "hidden"} “${phrase.text}”`, (other, n) =>
+    (n === number ? !other.hidden : other.hidden));
+  const button = iconButton("switch", phrase.hidden ? "eye-off" : "eye", `Show ${phrase.text}`, act);
+  button.setAttribute("role", "switch");
+  button.setAttribute("aria-checked", !phrase.hidden);
+  return button;
+}
+
+// A second press shows all phrases again, except those that are probably absent.
+function onlyButton(phrase, number) {
+  const isOnly = !phrase.hidden && state.phrases.every((other, n) => n === number || !isShown(other));
+  const act = () => setHidden(isOnly ? "shown all" : `only “${phrase.text}”`, (other, n) =>
+    (isOnly ? n !== number && isAbsent(other.result?.presence) : n !== number));
+  const button = iconButton("only", "only", `Only ${phrase.text}`, act);
+  button.setAttribute("aria-pressed", isOnly);
+  return button;
+}
+
+function row(phrase, number) {
+  const made = element("li");
+  made.classList.toggle("hidden-phrase", phrase.hidden);
+  made.append(phraseButton(phrase, number));
+  if (phrase.result) made.append(onlyButton(phrase, number), switchButton(phrase, number));
+  made.append(iconButton("remove", "remove", `Remove ${phrase.text}`, () => removePhrase(number)));
+  return made;
+}
+
+// The focus stays on the same button, or moves to that of the next phrase.
 function showPhrases() {
+  const focused = list.contains(document.activeElement) ? document.activeElement : null;
+  const at = focused && [...list.children].indexOf(focused.closest("li"));
   byId("phrases-title").hidden = !state.phrases.length;
-  list.replaceChildren(...state.phrases.map((phrase, number) => {
-    const row = element("li");
-    row.append(phraseButton(phrase, number), removeButton(phrase, number));
-    return row;
-  }));
+  byId("score-help").hidden = !state.grounding;
+  list.replaceChildren(...state.phrases.map(row));
+  if (!focused) return;
+  const same = list.children[Math.min(at, state.phrases.length - 1)];
+  (same ? same.querySelector(`.${focused.className.split(" ")[focused.classList.contains("icon") ? 1 : 0]}`) : byId("caption"))?.focus();
 }
 
 onChange((what) => {
-  if (what !== "highlight") showPhrases();
+  if (!isPassing(what)) showPhrases();
   markHighlighted(list, highlighted());
   list.querySelectorAll(".phrase").forEach((button, number) => button.setAttribute("aria-pressed", state.pinned.includes(number)));
 });

@@ -1,7 +1,9 @@
 // Figure 5 of the paper: the response of a phrase after each round, and the pixels that the next round attends to.
-import { groundRequest, postForImage } from "./grounding.js";
+import { groundRequest } from "./grounding.js";
+import { postForImage } from "./images.js";
 import { decodeMap, rgb, upsample } from "./maps.js";
-import { byId, clearBusy, colorOf, highlighted, notify, onChange, showError, showStatus, state } from "./state.js";
+import { byId, showError, withProgress } from "./status.js";
+import { colorOf, highlighted, notify, onChange, state } from "./state.js";
 
 let requested = null; // the grounding whose rounds were requested
 
@@ -9,15 +11,15 @@ export const shownRound = (rounds) => Math.min(state.round ?? rounds.length - 1,
 
 // Rounds are requested when they are first shown.
 async function requestRounds() {
-  const { grounding } = state;
+  const { grounding, image } = state;
   if (!grounding || grounding.rounds || requested === grounding) return;
   requested = grounding;
-  showStatus("Loading the rounds …", "busy");
   try {
-    const answer = await (await postForImage("ground", { ...groundRequest(grounding), keep_rounds: true })).json();
-    grounding.rounds = answer.rounds.map(({ maps, pixels }) => ({ maps: maps.map(decodeMap), pixels }));
-    clearBusy();
-    notify("rounds");
+    await withProgress("Loading the rounds …", async () => {
+      const answer = await (await postForImage(image, "ground", { ...groundRequest(grounding), keep_rounds: true })).json();
+      grounding.rounds = answer.rounds.map(({ maps, pixels }) => ({ maps: maps.map(decodeMap), pixels }));
+    });
+    if (state.grounding === grounding) notify("rounds");
   } catch (error) {
     requested = null;
     showError(error);

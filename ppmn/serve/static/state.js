@@ -1,10 +1,13 @@
 // The state of the page, and its listeners.
 export const state = {
   about: null, // the server's model, palette, limits and samples
-  image: null, // {id, width, height, map_size, content_size, file, sample}
+  image: null, // {file, sample, address, ready} and, once it is ready, {id, width, height, map_size, content_size}
   text: "", // the caption as it is written
-  phrases: [], // {start, end, span, text, result}: in characters (code points) of the text; `result` once it is grounded
-  grounding: null, // {caption, spans, text, threshold, rounds}: of the last request
+  spans: { found: [], added: [], removed: [] }, // of phrases, in characters (code points) of the text
+  phrases: [], // {start, end, span, text, hidden, result}; `result` once it is grounded
+  grounding: null, // {caption, spans, text, threshold, warnings, rounds}: of the last request
+  captionError: "", // what is wrong with the caption, such as a bracket that is not closed
+  warnings: [], // why the phrases of the caption may be wrong
   threshold: 0.5,
   opacity: 0.45,
   outline: true,
@@ -20,6 +23,8 @@ export const onChangeFirst = (listener) => listeners.unshift(listener);
 export function notify(what) {
   listeners.forEach((listener) => listener(what));
 }
+// Changes of what is shown, not of what there is.
+export const isPassing = (what) => what === "highlight" || what === "zoom";
 
 export const highlighted = () => (state.pointed.length ? state.pointed : state.pinned);
 export function point(numbers) {
@@ -35,15 +40,5 @@ export function clearHighlight() {
   [state.pointed, state.pinned] = [[], []];
 }
 
-export const byId = (id) => document.getElementById(id);
+export const isShown = (phrase) => Boolean(phrase.result) && !phrase.hidden;
 export const colorOf = (number) => state.about.palette[number % state.about.palette.length];
-
-export function showStatus(sentence, kind = "") {
-  byId("status").textContent = sentence;
-  byId("status").className = kind;
-}
-export const showError = (error) => showStatus(error.message, "bad");
-// Clear a busy message, and keep any other.
-export function clearBusy() {
-  if (byId("status").className === "busy") showStatus("");
-}

@@ -1,0 +1,326 @@
+"""Features of the page in a real browser, at the sizes of a desktop and of a phone."""
+
+import contextlib
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+from support.serving import CAPTION, drawn_image, image_bytes, running, set_presence, small_model
+from support.visitor import Visitor, playwright
+
+import ppmn
+
+PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
+DEVICES: dict[str, dict[str, Any]] = {"desktop": {}, "phone": PHONE}
+GERMAN = "Ein [Hund] und eine [Katze] auf der Wiese."
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with running(ppmn.load(small_model(tmp_path_factory.mktemp("model")))) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("images")
+    for number, size in enumerate([(480, 320), (300, 400)]):
+        (folder / f"{number}.png").write_bytes(image_bytes(drawn_image(*size, seed=number)))
+    return sorted(folder.iterdir())
+
+
+@pytest.fixture(params=DEVICES)
+def visitor(request: pytest.FixtureRequest, browser: Any, server: httpx.Client) -> Iterator[Visitor]:
+    visitor = Visitor(browser, server, **DEVICES[request.param])
+    visitor.device = request.param
+    yield visitor
+    visitor.close()
+
+
+@pytest.fixture
+def grounded(visitor: Visitor, files: list[Path]) -> Visitor:
+    visitor.upload(files[0])
+    visitor.write(CAPTION, 4)
+    visitor.ground()
+    return visitor
+
+
+def hold(page: Any, path: str) -> list[Any]:
+    """Requests to a path wait here until `continue_` is called on them."""
+    held: list[Any] = []
+
+    def keep(route: Any) -> None:
+        held.append(route)
+
+    page.route(path, keep)
+    return held
+
+
+def wait_for_request(page: Any, held: list[Any]) -> None:
+    while not held:
+        page.wait_for_timeout(20)
+
+
+def test_photo_appears_before_the_server_answers(grounded: Visitor, files: list[Path]) -> None:
+    page, status = grounded.page, playwright.expect(grounded.page.locator("#status"))
+    held = hold(page, "**/api/images")
+    page.set_input_files("#file", files[1])
+    wait_for_request(page, held)
+    page.wait_for_function("document.getElementById('image').naturalWidth === 300")
+    assert page.locator("#figure").is_visible() and not grounded.canvas()[..., 3].any()
+    status.to_have_text("Encoding the photo …")
+    page.click("#find")  # while the photo is encoded
+    status.to_have_text("Finding the phrases …")
+    page.locator("#caption").press("End")
+    page.keyboard.type(" And a cat")
+    playwright.expect(page.locator("#phrases li")).to_have_count(5)
+    page.locator("#caption").press("End")
+    page.keyboard.type(" [")
+    playwright.expect(page.locator("#note")).to_contain_text("not closed")
+    status.to_have_text("Finding the phrases …")  # typing does not overwrite the progress
+    page.keyboard.press("Backspace")
+    assert not grounded.canvas()[..., 3].any()  # no mask of the other photo
+    held[0].continue_()
+    status.to_contain_text("of 5 phrases")
+    id = grounded.state("state.image.id")
+    body = {"caption": grounded.state("state.text")}
+    answer = grounded.server.post(f"/api/images/{id}/ground", json=body).json()
+    assert (answer["width"], answer["height"]) == (300, 400)
+    areas = grounded.state("state.phrases.map((phrase) => phrase.result.mask.area)")
+    assert areas == pytest.approx([phrase["area"] for phrase in answer["phrases"]], rel=0.01)
+
+
+def test_answer_for_another_photo_is_dropped(grounded: Visitor, files: list[Path]) -> None:
+    page = grounded.page
+    held = hold(page, "**/ground")
+    page.click("#find")
+    wait_for_request(page, held)
+    grounded.upload(files[1])
+    with contextlib.suppress(playwright.Error):  # the page may have cancelled it
+        held[0].continue_()
+    page.wait_for_timeout(300)
+    assert not grounded.state("state.phrases.some((phrase) => phrase.result)")
+    assert not grounded.canvas()[..., 3].any() and "Found" not in page.inner_text("#status")
+
+
+def test_refused_photo_leaves_the_last_one(grounded: Visitor, tmp_path: Path) -> None:
+    page, before = grounded.page, grounded.canvas()
+    (tmp_path / "image.png").write_bytes(b"PK\3\4 not an image")
+    page.set_input_files("#file", tmp_path / "image.png")
+    playwright.expect(page.locator("#status")).to_contain_text("not an image in a format that can be read")
+    page.wait_for_function("document.getElementById('image').naturalWidth === 480")
+    playwright.expect(page.locator("#figure")).to_be_visible()
+    np.testing.assert_array_equal(grounded.canvas(), before)
+
+
+def test_visibility_and_only_this_one(grounded: Visitor) -> None:
+    page, everything = grounded.page, grounded.canvas()
+    switch = page.get_by_role("switch", name="Show green grass")
+    playwright.expect(switch).to_be_checked()
+    switch.click()
+    playwright.expect(switch).not_to_be_checked()
+    playwright.expect(switch).to_be_focused()
+    page.mouse.move(2, 2)
+    hidden = grounded.canvas()
+    assert (hidden != everything).any()
+    only = page.get_by_role("button", name="Only red ball")
+    only.click()
+    page.mouse.move(2, 2)
+    playwright.expect(page.get_by_role("switch", checked=True)).to_have_count(1)
+    np.testing.assert_array_equal(grounded.canvas()[..., 3] > 0, grounded.mask(2))
+    only.click()  # again: all
+    playwright.expect(page.get_by_role("switch", checked=True)).to_have_count(4)
+    page.mouse.move(2, 2)
+    np.testing.assert_array_equal(grounded.canvas(), everything)
+
+
+def test_cutouts_of_what_is_shown(grounded: Visitor) -> None:
+    page = grounded.page
+    grounded.slide("threshold", 0.4)
+    archive = zipfile.ZipFile(io.BytesIO(grounded.download("cutouts.zip")))
+    areas = grounded.state("state.phrases.map((phrase) => phrase.result.mask.area)")
+    assert len(archive.namelist()) == sum(area > 0 for area in areas) > 1
+    largest = int(np.argmax(areas))
+    page.locator("#phrases .only").nth(largest).click()
+    piece = Image.open(io.BytesIO(grounded.download("cutouts.zip", saved_as="cutout.png")))
+    assert (np.asarray(piece)[..., 3] > 0).sum() == pytest.approx(areas[largest], rel=0.01)
+    page.locator("#phrases .switch").nth(largest).click()
+    page.click("[data-file='cutouts.zip']")
+    playwright.expect(page.locator("#status")).to_contain_text("Nothing is shown")
+
+
+def scale(visitor: Visitor) -> float:
+    return visitor.page.evaluate(
+        "document.getElementById('masks').getBoundingClientRect().width /"
+        " document.getElementById('figure').getBoundingClientRect().width"
+    )
+
+
+def test_zoom_and_pan(grounded: Visitor) -> None:
+    page = grounded.page
+    corner = "(() => { const { left, top } = masks.getBoundingClientRect(); return [left, top]; })()"
+    page.click("#zoom-in")
+    assert scale(grounded) == pytest.approx(1.5, rel=0.01)
+    page.click("#zoom-reset")
+    assert scale(grounded) == pytest.approx(1) and page.locator("#zoom-out").is_disabled()
+    page.focus("#figure")
+    page.keyboard.press("+")
+    page.keyboard.press("+")
+    assert scale(grounded) == pytest.approx(2.25, rel=0.01)
+    before = page.evaluate(corner)
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    after = page.evaluate(corner)
+    assert after[0] < before[0] and after[1] < before[1]
+    box = page.locator("#figure").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.move(x, y)
+    page.mouse.down()
+    page.mouse.move(x + 20, y + 10)
+    page.mouse.up()
+    moved = page.evaluate(corner)
+    assert np.subtract(moved, after) == pytest.approx([20, 10], abs=1)
+    assert grounded.state("state.pinned") == []  # the drag was no click
+    page.keyboard.press("0")
+    assert scale(grounded) == pytest.approx(1)
+    assert page.locator("#figure .label").count() > 0
+
+
+def test_wheel_and_pinch(grounded: Visitor) -> None:
+    page = grounded.page
+    box = page.locator("#figure").bounding_box()
+    x, y = box["x"] + box["width"] / 4, box["y"] + box["height"] / 4
+    if grounded.device == "desktop":
+        page.mouse.move(x, y)
+        page.mouse.wheel(0, -200)
+        page.wait_for_function(
+            "document.getElementById('masks').getBoundingClientRect().width >"
+            " 1.3 * document.getElementById('figure').getBoundingClientRect().width"
+        )
+        page.mouse.wheel(0, 2000)  # out again; then the page would scroll
+    else:
+        fingers = page.context.new_cdp_session(page)
+        for kind, reach in (("touchStart", 20), ("touchMove", 40), ("touchMove", 60)):
+            points = [{"x": x - reach / 2, "y": y, "id": 0}, {"x": x + reach / 2, "y": y, "id": 1}]
+            fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+        fingers.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
+        assert scale(grounded) == pytest.approx(3, rel=0.05)
+        page.click("#zoom-reset")
+    page.wait_for_function("!document.getElementById('figure').classList.contains('zoomed')")
+
+
+def test_equal_masks_do_not_hide_each_other(grounded: Visitor) -> None:
+    colours = grounded.state("state.about.palette.slice(0, 2)")
+    grounded.state("state.phrases.forEach((phrase) => { phrase.result.map = state.phrases[0].result.map; })")
+    for number in (2, 3):
+        grounded.page.locator("#phrases .switch").nth(number).click()
+    grounded.slide("threshold", 0.45)
+    grounded.page.mouse.move(2, 2)
+    painted = grounded.canvas()
+    rgb = [[int(code[i : i + 2], 16) for i in (1, 3, 5)] for code in colours]
+    inside = painted[(painted[..., 3] > 0)][:, :3]
+    shares = [(np.abs(inside.astype(int) - colour).max(-1) <= 3).mean() for colour in rgb]
+    assert min(shares) > 0.25
+    assert grounded.page.locator("#figure .label").count() == 2
+
+
+def test_undo(grounded: Visitor, files: list[Path]) -> None:
+    page = grounded.page
+    page.mouse.move(2, 2)
+    masks = grounded.canvas()
+    page.click("[aria-label='Remove green grass']")
+    assert page.locator("#phrases li").count() == 3
+    page.locator("#samples button").last.click()
+    grounded.wait_for_results()
+    assert page.input_value("#caption") != CAPTION
+    page.get_by_role("button", name="Undo: sample").click()
+    assert page.input_value("#caption") == CAPTION and page.locator("#phrases li").count() == 3
+    page.wait_for_function("document.getElementById('image').naturalWidth === 480")
+    page.focus("#figure")
+    page.keyboard.press("Control+z")
+    playwright.expect(page.locator("#phrases li")).to_have_count(4)
+    page.wait_for_function("document.getElementById('masks').width === 480")
+    page.mouse.move(2, 2)
+    np.testing.assert_array_equal(grounded.canvas(), masks)
+    page.get_by_role("button", name="Undo: another photo").click()
+    playwright.expect(page.locator("#empty")).to_be_visible()
+    assert page.locator("#undo").is_hidden()
+
+
+def test_score_and_area_are_explained(grounded: Visitor) -> None:
+    score = grounded.page.locator("#phrases .score", has_text="score").first
+    titles = score.locator("[title]").evaluate_all("(all) => all.map((part) => part.title)")
+    assert "mean response inside the mask" in titles[0] and "the mask covers" in titles[1]
+    name = grounded.page.get_by_role("button", name="of the image").first.inner_text()
+    assert "score" in name
+    description = grounded.page.locator("#phrases").get_attribute("aria-describedby")
+    assert "mean response" in grounded.page.inner_text(f"#{description}")
+
+
+def test_absent_phrases_and_warnings(visitor: Visitor, files: list[Path], monkeypatch: Any) -> None:
+    page = visitor.page
+    set_presence(monkeypatch, {"red ball": 0.2, "two dogs": 0.9})
+    visitor.upload(files[0])
+    visitor.write(CAPTION, 4)
+    visitor.ground()
+    playwright.expect(page.locator("#status")).to_contain_text("1 is probably not in the image")
+    row = page.locator("#phrases li").nth(2)
+    assert row.locator(".score").inner_text() == "probably not in the image"
+    playwright.expect(row.get_by_role("switch")).not_to_be_checked()
+    assert page.locator("#phrases .absent").count() == 1 and not page.locator("#warnings").is_visible()
+    visitor.write(GERMAN, 2)
+    visitor.ground()
+    playwright.expect(page.locator("#warnings")).to_contain_text("German")
+    visitor.check_accessibility()
+
+
+def test_layout_of_each_device(visitor: Visitor, files: list[Path]) -> None:
+    page, phone = visitor.page, visitor.device == "phone"
+    assert page.get_by_role("button", name="Take a photo").is_visible() == phone
+    assert page.get_by_text("Ctrl + Enter").is_visible() != phone
+    for step in (
+        lambda: None,
+        lambda: visitor.upload(files[1]),
+        lambda: visitor.write(CAPTION, 4),
+        visitor.ground,
+    ):
+        step()
+        for selector in ("#caption", "#find"):
+            box = page.locator(selector).bounding_box()
+            assert box["y"] >= 0 and box["y"] + box["height"] <= page.viewport_size["height"]
+        assert page.evaluate("document.documentElement.scrollWidth") == page.viewport_size["width"]
+    if phone:
+        with page.expect_file_chooser() as chooser:
+            page.locator("#another .take").tap()
+        assert chooser.value.element.get_attribute("capture") == "environment"
+        chooser.value.set_files(files[0])
+        page.wait_for_function("document.getElementById('image').naturalWidth === 480")
+    page.locator("#phrases .phrase").first.hover()
+    if phone:
+        assert not visitor.canvas()[..., 3].any()  # nothing is dimmed before it is grounded
+    visitor.screenshot(f"features_{visitor.device}")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility(visitor: Visitor, files: list[Path], scheme: str) -> None:
+    visitor.page.emulate_media(color_scheme=scheme)
+    visitor.check_accessibility()
+    visitor.upload(files[0])
+    visitor.write(CAPTION, 4)
+    visitor.ground()
+    visitor.page.locator("#phrases .switch").first.click()
+    visitor.page.locator("#phrases .only").last.click()
+    visitor.page.focus("#phrases .phrase")
+    visitor.check_accessibility()
+    visitor.page.check("input[value=rounds]", force=True)
+    playwright.expect(visitor.page.locator("#round-note")).to_be_visible()
+    visitor.check_accessibility()
+    visitor.page.goto(f"{visitor.server.base_url}/docs")
+    visitor.page.get_by_text("POST /api/images/{id}/ground").wait_for()
+    visitor.check_accessibility()
