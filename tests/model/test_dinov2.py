@@ -187,7 +187,8 @@ def test_training_on_cached_tokens(scenes: Path, text: Path, tmp_path: Path, blo
         assert {name for name in stored if ".vit." in name} == {
             f"image_encoder.{n}" for n in changed if "vit" in n
         }
-        assert all(value.dtype == torch.float16 for value in stored.values())
+        halves = {value.dtype for name, value in stored.items() if "word_embeddings" not in name}
+        assert halves == {torch.float16}
         assert weights.load_model(tmp_path / "model").config.image.trainable_blocks == blocks
     assert losses[1] == losses[2]
     assert losses[0] == pytest.approx(losses[1], rel=2e-3)
