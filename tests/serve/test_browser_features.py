@@ -235,18 +235,23 @@ def test_undo(grounded: Visitor, files: list[Path]) -> None:
     page.mouse.move(2, 2)
     masks = grounded.canvas()
     page.click("[aria-label='Remove green grass']")
-    assert page.locator("#phrases li").count() == 3
+    playwright.expect(page.locator("#phrases li")).to_have_count(3)
     page.locator("#samples button").last.click()
     grounded.wait_for_results()
     assert page.input_value("#caption") != CAPTION
     page.get_by_role("button", name="Undo: sample").click()
-    assert page.input_value("#caption") == CAPTION and page.locator("#phrases li").count() == 3
+    playwright.expect(page.locator("#caption")).to_have_value(CAPTION)
+    playwright.expect(page.locator("#phrases li")).to_have_count(3)
     page.wait_for_function("document.getElementById('image').naturalWidth === 480")
     page.focus("#figure")
     page.keyboard.press("Control+z")
     playwright.expect(page.locator("#phrases li")).to_have_count(4)
     page.wait_for_function("document.getElementById('masks').width === 480")
     page.mouse.move(2, 2)
+    for _ in range(100):  # the masks are painted after the list
+        if np.array_equal(grounded.canvas(), masks):
+            break
+        page.wait_for_timeout(50)
     np.testing.assert_array_equal(grounded.canvas(), masks)
     page.get_by_role("button", name="Undo: another photo").click()
     playwright.expect(page.locator("#empty")).to_be_visible()
