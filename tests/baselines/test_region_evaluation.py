@@ -15,7 +15,7 @@ from ppmn.cli import main
 from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import open_narratives_of
-from ppmn.evaluation.metrics import AverageRecall, iou
+from ppmn.evaluation.metrics import SPLITS, AverageRecall, iou
 from ppmn.evaluation.region_evaluation import evaluate_regions
 from ppmn.images import ids_to_rgb
 
@@ -28,8 +28,8 @@ def test_from_files_to_average_recall(tmp_path: Path, text: Path) -> None:
     folder = write_stage_one(tmp_path / "stage_one", {7: (PERFECT, (True, True, True, False))})
     stage_one = StageOne(folder, model.config)
     oracle = evaluate_regions(None, stage_one, sources).compute()
-    assert oracle.average_recall == dict.fromkeys(oracle.average_recall, 100.0)
-    assert oracle.phrases == {"overall": 3, "things": 2, "stuff": 1, "singulars": 2, "plurals": 1}
+    assert {split: oracle.average_recall[split] for split in SPLITS} == dict.fromkeys(SPLITS, 100.0)
+    assert [oracle.phrases[split] for split in SPLITS] == [3, 2, 1, 2, 1]
     soft = evaluate_regions(None, stage_one, sources, protocol="png256")
     assert soft.compute().protocol == "png256"
     grass = next(score for score in soft.phrase_scores.values() if not score.thing)

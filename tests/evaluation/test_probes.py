@@ -102,7 +102,7 @@ def test_absent_phrases_are_absent(photos, monkeypatch):
             assert probe.caption not in here
         if probe.row == "present":
             assert probe.caption in here
-    assert {p.row for p in asked} == {"random", "nearest", "present", "own", "swapped"}
+    assert {p.row for p in asked} - {"swapped"} == {"random", "nearest", "present", "own"}
 
 
 def test_absent_phrases_from_end_to_end(photos, monkeypatch):

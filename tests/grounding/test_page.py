@@ -40,7 +40,7 @@ def page(browser: Any, grounding: Grounding, tmp_path: Path) -> Iterator[Any]:
 
 
 def highlighted(page: Any) -> list[str]:
-    return page.locator("#list button.on span:nth-child(2)").all_inner_texts()
+    return page.locator("#list button.on > span:nth-child(2)").all_inner_texts()
 
 
 def canvas(page: Any) -> np.ndarray:
