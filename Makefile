@@ -4,8 +4,8 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: demo test soak lint docs browser actionlint
 
-demo: .venv
-	$(BIN)/python -m ppmn.demo
+demo: .venv-demo
+	.venv-demo/bin/python -m ppmn.demo
 
 test: .venv lint docs
 	$(BIN)/python -m pytest -rs
@@ -31,6 +31,12 @@ actionlint:
 
 .venv: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) torch
-	$(PIP) -e '.[train,serve,onnx,supervision,heif,docs,dev]'
+	$(PIP) torch==2.13.0
+	$(PIP) -e '.[train,serve,onnx-export,supervision,heif,docs,dev]'
 	touch .venv
+
+# what `pip install ppmn` installs, without torch
+.venv-demo: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-demo
+	.venv-demo/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch .venv-demo

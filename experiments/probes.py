@@ -98,8 +98,7 @@ def presence_scores(
 
     Otherwise the mean response inside the mask, 0 if that is empty.
     """
-    _, maps = encoded.maps(caption, spans)
-    presence = getattr(maps, "presence", None)
+    presence = encoded.maps(caption, spans).presence
     if presence is not None:
         return [float(logit) for logit in presence]
     responses = encoded.responses(caption, spans)

@@ -2,16 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from ppmn.errors import InputError
 from ppmn.grounding.maps import MapGeometry, postprocess
 from ppmn.grounding.result import Grounding, PhrasePrediction, Round
-from ppmn.model.network import PPMN, Maps, PixelFeatures
-from ppmn.model.text import Queries
+from ppmn.grounding.runtime import RawMaps, Runtime, sigmoid
 from ppmn.phrases.caption import Caption, parse_caption
 from ppmn.types import Map, Span
 
@@ -29,9 +28,14 @@ class EncodedImage:
     image: Image.Image
     name: str | None
     model_name: str
-    model: PPMN = field(repr=False)
+    runtime: Runtime = field(repr=False)
     geometry: MapGeometry = field(repr=False)
-    pixels: PixelFeatures = field(repr=False)
+    features: Any = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the features of the image take."""
+        return self.runtime.nbytes(self.features)
 
     def ground(
         self,
@@ -93,15 +97,18 @@ class EncodedImage:
             2
         """
         if threshold is None:
-            threshold = self.model.config.threshold
+            threshold = self.runtime.config.threshold
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold is {threshold}; it must lie between 0 and 1")
-        queries, maps = self.maps(caption.text, caption.spans)
-        kept = maps.H if keep_rounds else maps.H[-1:]
-        responses = [_probabilities(queries, H) for H in kept]  # (P, H, W) each
+        maps = self.maps(caption.text, caption.spans)
+        numbers = range(len(maps.H)) if keep_rounds else [-1]
+        responses = [maps.probabilities(number) for number in numbers]  # (P, H, W) each
+        presence = [None] * len(caption.phrases) if maps.presence is None else sigmoid(maps.presence).tolist()
         phrases = tuple(
-            PhrasePrediction(phrase, response, self.geometry, threshold)
-            for phrase, response in zip(caption.phrases, self._postprocess(responses[-1]), strict=True)
+            PhrasePrediction(phrase, response, self.geometry, threshold, present)
+            for phrase, response, present in zip(
+                caption.phrases, self._postprocess(responses[-1]), presence, strict=True
+            )
         )
         return Grounding(
             self.image,
@@ -109,14 +116,13 @@ class EncodedImage:
             phrases,
             threshold,
             skipped=caption.skipped,
-            rounds=self._rounds(queries, maps, responses) if keep_rounds else (),
+            rounds=self._rounds(maps, responses) if keep_rounds else (),
             image_name=self.name,
             model=self.model_name,
             warnings=(caption.warning,) if caption.warning else (),
         )
 
-    @torch.inference_mode()
-    def maps(self, caption: str, spans: Sequence[Span]) -> tuple[Queries, Maps]:
+    def maps(self, caption: str, spans: Sequence[Span]) -> RawMaps:
         """The raw matching maps H of every round, for research.
 
         Args:
@@ -124,7 +130,7 @@ class EncodedImage:
             spans: Start and end of each phrase in characters.
 
         Returns:
-            The M queries of the spans, and L + 1 maps (M, H, W) with the pixels of each round.
+            The maps of the queries of the spans, with the pixels of each round.
 
         Raises:
             InputError: The text encoder has no word piece for a span.
@@ -133,12 +139,11 @@ class EncodedImage:
             >>> import numpy as np
             >>> import ppmn
             >>> encoded = ppmn.load("compact", device="cpu").encode(np.zeros((48, 64, 3), np.uint8))
-            >>> queries, maps = encoded.maps("a dog", [(2, 5)])
+            >>> maps = encoded.maps("a dog", [(2, 5)])
             >>> len(maps.H)
             3
         """
-        maps, queries = self.model.ground(self.pixels, [self.model.text_encoder.tokenize(caption, spans)])
-        return queries, maps
+        return self.runtime.ground(self.features, caption, spans)
 
     def raw_responses(self, caption: str, spans: Sequence[Span]) -> Map:
         """Probabilities of each span at the network's stride, before post-processing.
@@ -160,8 +165,7 @@ class EncodedImage:
             >>> encoded.raw_responses("a dog", [(2, 5)]).shape
             (1, 84, 112)
         """
-        queries, maps = self.maps(caption, spans)
-        return _probabilities(queries, maps.H[-1])
+        return self.maps(caption, spans).probabilities()
 
     def responses(self, caption: str, spans: Sequence[Span]) -> Map:
         """Probabilities of each span at the network's stride, post-processed as the model asks.
@@ -186,7 +190,7 @@ class EncodedImage:
         return self._postprocess(self.raw_responses(caption, spans))
 
     def _postprocess(self, responses: Map) -> Map:
-        config = self.model.config
+        config = self.runtime.config
         return postprocess(
             responses,
             threshold=config.threshold,
@@ -194,17 +198,8 @@ class EncodedImage:
             hysteresis_peak=config.hysteresis_peak,
         )
 
-    def _rounds(self, queries: Queries, maps: Maps, responses: Sequence[Map]) -> tuple[Round, ...]:
-        rows = np.split(np.arange(len(queries.vectors)), np.cumsum(queries.sizes)[:-1])  # of each phrase
-        points = [
-            tuple(self.geometry.points(indices[own].cpu().numpy()) for own in rows)
-            for indices in maps.indices
-        ]
+    def _rounds(self, maps: RawMaps, responses: Sequence[Map]) -> tuple[Round, ...]:
+        rows = np.split(np.arange(sum(maps.sizes)), np.cumsum(maps.sizes)[:-1])  # of each phrase
+        points = [tuple(self.geometry.points(indices[own]) for own in rows) for indices in maps.indices]
         points += [()] * (len(responses) - len(points))  # none after the last round
         return tuple(Round(response, own) for response, own in zip(responses, points, strict=True))
-
-
-def _probabilities(queries: Queries, H: torch.Tensor) -> Map:
-    """Raw maps (M, H, W) of queries as probabilities (P, H, W) of their phrases."""
-    found: Map = queries.phrase_maps(H.sigmoid()).cpu().numpy()
-    return found

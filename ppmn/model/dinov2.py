@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
+from ppmn.model.locate import DINOV2_WEIGHTS
 from ppmn.model.pyramid import Features, Pyramid, group_by_shape
 from ppmn.types import Size
 
@@ -29,7 +29,6 @@ VIT_CONFIG = Dinov2Config(
     use_mask_token=False,
     attn_implementation="ppmn",
 )
-DINOV2_WEIGHTS = Path(__file__).parents[1] / "weights" / "dinov2_vits14.safetensors"
 
 
 def attend(

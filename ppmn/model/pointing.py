@@ -227,11 +227,11 @@ class Pointing(nn.Module):
         logits = []
         for image, rows in enumerate(R.split(list(counts))):
             mine = rows @ features.keys[image].T / math.sqrt(R.shape[1])  # (m, n)
-            number = mine.shape[1]
+            number = torch.full((), mine.shape[1], device=R.device, dtype=R.dtype)
             if features.valid is not None:
                 mine = mine.masked_fill(~features.valid[image], -math.inf)
-                number = int(features.valid[image].sum())
-            logits.append(mine - math.log(number))  # so that `nowhere` weighs the same at every image size
+                number = features.valid[image].sum()
+            logits.append(mine - number.log())  # so that `nowhere` weighs the same at every image size
         return Pointed(torch.cat(logits), self.nowhere(R)[:, 0], R)
 
     def draw(
@@ -270,7 +270,7 @@ class Pointing(nn.Module):
         bias = b1 - 2 * (on_place @ place[..., None])[..., 0]  # (m, 8)
         z = torch.addmm(bias.flatten()[:, None], on_pixels.flatten(0, 1), features.pixels[image].flatten(1))
         z = torch.addmm(z, on_place.flatten(0, 1), features.grid[image].T, alpha=2)  # (8 m, HW)
-        z = z.unflatten(0, (len(parameters), _HIDDEN))
+        z = z.unflatten(0, (parameters.shape[0], _HIDDEN))
         if H is not None:
             z = z + on_map * (_MAP_SCALE * H)[:, None]
         z = torch.baddbmm(b2[..., None], w2.unflatten(-1, (_HIDDEN, _HIDDEN)), z.relu()).relu()

@@ -1,0 +1,50 @@
+"""Which runtime a model folder is opened in."""
+
+import importlib.metadata
+import importlib.util
+import shutil
+from pathlib import Path
+
+from ppmn.errors import InputError
+from ppmn.grounding.onnx_runtime import OnnxRuntime, has_graphs
+from ppmn.grounding.runtime import Runtime, RuntimeName
+
+
+def open_runtime(
+    folder: Path, *, device: str | None = None, runtime: RuntimeName = "auto", threads: int | None = None
+) -> Runtime:
+    """The network of a model folder, ready to run; options as in `ppmn.load`."""
+    if runtime not in ("auto", "onnx", "torch"):
+        raise InputError(f"the runtime is {runtime!r}; it must be auto, onnx or torch")
+    if threads is not None and threads < 1:
+        raise InputError(f"threads is {threads}; it must be at least 1")
+    if runtime == "onnx" and device not in (None, "cpu"):
+        raise InputError(f"the device is {device}; with runtime onnx it must be cpu")
+    if runtime == "auto":
+        on_gpu = device != "cpu" if device else has_gpu()
+        runtime = "onnx" if has_graphs(folder) and not on_gpu else "torch"
+    if runtime == "onnx":
+        return OnnxRuntime(folder, threads=threads)
+    return _torch_runtime(folder, device, threads)
+
+
+def _torch_runtime(folder: Path, device: str | None, threads: int | None) -> Runtime:
+    if importlib.util.find_spec("torch") is None:
+        raise InputError(
+            f"{folder} cannot be run without torch, which is not installed: pip install 'ppmn[torch]'"
+        )
+    from ppmn.grounding.torch_runtime import TorchRuntime
+    from ppmn.model.folder import load_model
+
+    return TorchRuntime(load_model(folder), device=device, threads=threads)
+
+
+def has_gpu() -> bool:
+    """Whether torch would find a GPU; torch is imported only where that is likely, because it takes long."""
+    if importlib.util.find_spec("torch") is None or importlib.metadata.version("torch").endswith("+cpu"):
+        return False
+    if not (Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") or shutil.which("rocm-smi")):
+        return False
+    import torch
+
+    return torch.cuda.is_available()
