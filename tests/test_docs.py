@@ -27,7 +27,7 @@ def commands() -> list[str]:
 
 @pytest.mark.parametrize("command", commands())
 def test_commands_parse(command: str) -> None:
-    words = shlex.split(re.split(r" {2,}(?:#|\w)", command)[0], comments=True)
+    words = shlex.split(re.split(r" {2,}(?:#|\w)| [<>] ", command)[0], comments=True)
     try:
         build_parser().parse_args(words)
     except SystemExit as stop:

@@ -26,7 +26,7 @@ def decode_boxes(raw: Tensor, config: MCNConfig) -> Tensor:
     return torch.cat([torch.stack([x, y], 2), sides], 2)
 
 
-def box_iou(a: Tensor, b: Tensor) -> Tensor:
+def anchor_iou(a: Tensor, b: Tensor) -> Tensor:
     """IoU of boxes of centre, width and height that stand in dimension 2."""
     low = torch.maximum(a[:, :, :2] - a[:, :, 2:4] / 2, b[:, :, :2] - b[:, :, 2:4] / 2)
     high = torch.minimum(a[:, :, :2] + a[:, :, 2:4] / 2, b[:, :, :2] + b[:, :, 2:4] / 2)
@@ -56,7 +56,7 @@ def box_loss(raw: Tensor, true: Tensor, config: MCNConfig) -> Tensor:
     positive = torch.zeros_like(raw[:, :, 4])
     positive[index, best, cell[:, 1], cell[:, 0]] = 1
     with torch.no_grad():
-        overlap = box_iou(decode_boxes(raw, config), true[:, None, :, None, None])  # (B, 3, h, w)
+        overlap = anchor_iou(decode_boxes(raw, config), true[:, None, :, None, None])  # (B, 3, h, w)
     counted = positive + (1 - positive) * (overlap < IGNORED_IOU)
     objectness = fn.binary_cross_entropy_with_logits(raw[:, :, 4], positive, counted, reduction="sum")
     return centre + 0.5 * (weight * smooth).sum() + objectness

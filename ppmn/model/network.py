@@ -15,6 +15,8 @@ from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import Features, ImageEncoder, Pyramid, ValidSizes
 from ppmn.model.text import Queries, TextEncoder, Tokens
 
+OWN_POINTS = 0.3  # of the queries that are drawn from the token they point at while training
+
 
 @dataclass(frozen=True)
 class PixelFeatures:
@@ -44,7 +46,7 @@ class Maps:
     indices: list[Tensor]  # H_index, L of (M, S), flat
     pointed: Pointed | None = None
     points: Tensor | None = None  # (M,), flat indices of the tokens that the last map is drawn from
-    objects: Tensor | None = None  # (M, H, W), the objects at these tokens; only while training
+    objects: Tensor | None = None  # (M, H, W), objects at tokens inside the masks; only while training
 
     @property
     def presence(self) -> Tensor | None:
@@ -129,11 +131,15 @@ class Head(nn.Module):
         counts: Sequence[int],
         inside: Tensor | None,
     ) -> Maps:
-        """One more map, drawn from the token that a query points at; in training from one in its mask."""
+        """One more map, drawn from the token a query points at; in training mostly from one in its mask."""
         pointed = pointing.point(phrases, tokens, counts)
-        points = pointed.logits.argmax(1) if inside is None else tokens_inside(pointed.logits, inside)
+        points, objects = pointed.logits.argmax(1), None
+        if inside is not None:
+            within = tokens_inside(pointed.logits, inside)
+            objects = pointing.draw_objects(within, tokens, counts)
+            # some queries keep their own token, right or wrong, so that drawing learns to bear wrong ones
+            points = torch.where(torch.rand(len(points), device=points.device) < OWN_POINTS, points, within)
         drawn = pointing.draw(points, pointed.phrases, maps.H[-1], tokens, counts)
-        objects = None if inside is None else pointing.draw_objects(points, tokens, counts)
         return replace(maps, H=[*maps.H, drawn], pointed=pointed, points=points, objects=objects)
 
 

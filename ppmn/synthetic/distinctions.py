@@ -10,7 +10,7 @@ from ppmn.synthetic.templates import DISTINCTIONS, GROUPS, TEMPLATES
 from ppmn.synthetic.vocabulary import Vocabulary
 from ppmn.synthetic.wording import NounPhrase, Pieces, parse_template
 
-ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth")
 _GAPS = {"x": 0.12, "y": 0.2}  # between centers, as fractions of the image, for the outermost of a kind
 _ORDER_GAP = 0.06  # between neighbours that are counted from a side
 _LARGER = 2.0  # times the area of any other
@@ -133,8 +133,8 @@ class Distinctions:
             steps = list(pairwise(line[: rank + 2]))
             pairs = steps if side == "left" else [(b, a) for a, b in steps]
             clear = all(_is_before(a, b, "x", _ORDER_GAP) for a, b in pairs)
-            if clear and rank < len(ORDINALS) and (len(line) > 2 or rank):
-                found += _templates("order", ordinal=ORDINALS[rank], side=side)
+            if clear and rank < len(_ORDINALS) and (len(line) > 2 or rank):
+                found += _templates("order", ordinal=_ORDINALS[rank], side=side)
         return found
 
     def sizes(self, region: Region, others: Sequence[Region]) -> list[Distinction]:
@@ -209,9 +209,9 @@ class Distinctions:
             region = kind[0]
             if not region.category.isthing or any(r.crowd for r in kind):
                 continue
-            if len(kind) < len(ORDINALS):
+            if len(kind) < len(_ORDINALS):
                 side = self.wording.choose(("left", "right"))
-                found += [(region, d) for d in _templates("order", ordinal=ORDINALS[len(kind)], side=side)]
+                found += [(region, d) for d in _templates("order", ordinal=_ORDINALS[len(kind)], side=side)]
             for side, other in (("left", "right"), ("right", "left")):
                 if all(side in r.sides and abs(r.x - 0.5) > 0.15 for r in kind):
                     placed = [d for d in _templates(other) if d.after] if len(kind) == 1 else []

@@ -6,7 +6,7 @@ from ppmn.synthetic.mentions import Mentioner
 from ppmn.synthetic.regions import Region
 from ppmn.synthetic.wording import NounPhrase, Piece
 
-REQUESTS = (2, 6)  # least and most captions of this kind for an image with several things of a kind
+REQUEST_COUNTS = (2, 6)  # least and most captions of this kind for an image with several things of a kind
 _WRONG, _PLURAL = 0.25, 0.15  # shares that ask for what is not there, and for several things
 _SMALLEST = 0.0015  # of the image that a thing covers
 _OPENINGS = (("the",), (), ("find", "the"), ("show me", "the"), ("where is", "the"))
@@ -23,7 +23,7 @@ def requests(mentioner: Mentioner, *, wrong: bool) -> list[GeneratedCaption]:
     rng = mentioner.wording.rng
     order = rng.permutation(len(large))
     captions = []
-    for n in range(int(rng.integers(REQUESTS[0], REQUESTS[1] + 1))):
+    for n in range(int(rng.integers(REQUEST_COUNTS[0], REQUEST_COUNTS[1] + 1))):
         region, kind = large[int(order[n % len(order)])]
         if wrong and mentioner.chance(_WRONG):
             caption = _wrong(mentioner)

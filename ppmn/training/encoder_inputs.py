@@ -31,7 +31,7 @@ def open_caches(
         raise InputError("both encoders are trained: there is nothing to cache")
     image = text = None
     if frozen:
-        _check_images_repeat(config)
+        _check_images_repeat(config, model, sources)
         fingerprint = encoder_fingerprint(part, f"{model.preprocess} {description}")
         image = FeatureCache(folder / "image", fingerprint)
         image.require(2 * _feature_count(config, model, sources))
@@ -46,13 +46,23 @@ def open_caches(
     return FeatureCaches(image, text)
 
 
-def _check_images_repeat(config: TrainConfig) -> None:
+def _check_images_repeat(config: TrainConfig, model: PPMN, sources: Sequence[Source]) -> None:
     if replace(config.augment, mirror=False) != Augment() and not config.augment.fixed:
         raise InputError(f"images change every epoch ({config.augment}): they cannot be cached")
     if config.small_epochs:
         raise InputError(f"images grow after {config.small_epochs} epochs: they cannot be cached")
     if config.model.count_padding:
         raise InputError("padding counts, so features depend on the batch: they cannot be cached")
+    if config.augment.mirror:
+        images = (source.annotation(index) for source in sources for index in range(len(source)))
+        sizes = {model.preprocess.size(image.height, image.width) for image in images}
+        padded = [size for size in sizes if model.image_encoder.padded_size(*size) != size]
+        if padded:
+            height, width = padded[0]
+            raise InputError(
+                f"augment.mirror mirrors cached features, which are padded for images of {width}x{height} "
+                "pixels: train without a cache"
+            )
 
 
 def _feature_count(config: TrainConfig, model: PPMN, sources: Sequence[Source]) -> int:

@@ -188,6 +188,29 @@ def test_copies_have_other_narratives_and_fixed_augmentation(
     assert all(isinstance(item, Item) and item.image is None for item in again)
 
 
+def test_mirrored_samples_use_mirrored_features(
+    scenes: Path, text: Path, trained: Path, tmp_path: Path
+) -> None:
+    config = frozen(text, trained, augment=Augment(mirror=True))
+    with pytest.raises(InputError, match="padded"):
+        cached_run(config, trained, scenes, tmp_path / "padded", tmp_path / "padded-cache")
+    config = replace(config, model=replace(config.model, short_side=96, long_side=128))
+    run = cached_run(config, trained, scenes, tmp_path / "run", tmp_path / "cache")
+    unchanged = replace(config, augment=Augment())
+    plain = cached_run(unchanged, trained, scenes, tmp_path / "plain", tmp_path / "cache")
+    device = torch.device("cpu")
+    seen = set()
+    for number in range(8):
+        item, other = run.data[(0, number)], plain.data[(0, number)]
+        assert isinstance(item, Item) and isinstance(other, Item)
+        ours, theirs = (image_inputs([i], run.model, run.data.caches.image, device)[0] for i in (item, other))
+        for name, features in theirs.items():
+            torch.testing.assert_close(ours[name], features.flip(-1) if item.mirrored else features)
+        assert torch.equal(item.targets, other.targets.flip(-1) if item.mirrored else other.targets)
+        seen.add(item.mirrored)
+    assert seen == {True, False}
+
+
 def test_several_narratives_per_image_are_captions_of_their_own(bare: Path) -> None:
     source = Source(bare, "train", 1.0)
     once, twice = (

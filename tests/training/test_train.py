@@ -66,7 +66,9 @@ def run_with_kills(command: list[str], out: Path, kills: int, environment: dict[
 
 def assert_killed_equals_unbroken(scenes: Path, text: Path, folder: Path, kills: int, epochs: int) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    extra = ("--epochs", str(epochs), "--set", "ema_decay=0.9")
+    pointing = '{"channels": 16, "image_layers": 1, "phrase_layers": 1, "features": 8}'
+    changes = ("ema_decay=0.9", f"model.pointing={pointing}", "augment.mirror=true", "lr_text=1e-4")
+    extra = ("--epochs", str(epochs), *(f"--set={change}" for change in changes))
     for name, times in (("unbroken", 0), ("killed", kills)):
         command = [sys.executable, "-m", "ppmn.cli", *arguments(scenes, text, folder / name, *extra)]
         run_with_kills(command, folder / name, times, environment)
