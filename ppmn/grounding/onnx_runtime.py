@@ -25,11 +25,17 @@ GRAPH_NAMES = ("image", "text", "phrases")
 GRAPHS_FOLDER, DESCRIPTION_FILE = "onnx", "onnx.json"
 
 
+def is_installed(package: str) -> bool:
+    """Whether a package can be found, without importing it."""
+    try:
+        return importlib.util.find_spec(package) is not None
+    except ImportError:
+        return False
+
+
 def has_graphs(folder: Path) -> bool:
     """Whether a model folder can be run on ONNX Runtime, and that is installed."""
-    if importlib.util.find_spec("onnxruntime") is None:
-        return False
-    if not (folder / GRAPHS_FOLDER / DESCRIPTION_FILE).is_file():
+    if not is_installed("onnxruntime") or not (folder / GRAPHS_FOLDER / DESCRIPTION_FILE).is_file():
         return False
     return graphs_fit(read_description(folder / GRAPHS_FOLDER), read_config(folder))
 

@@ -1,12 +1,11 @@
 """Which runtime a model folder is opened in."""
 
 import importlib.metadata
-import importlib.util
 import shutil
 from pathlib import Path
 
 from ppmn.errors import InputError
-from ppmn.grounding.onnx_runtime import OnnxRuntime, has_graphs
+from ppmn.grounding.onnx_runtime import OnnxRuntime, has_graphs, is_installed
 from ppmn.grounding.runtime import Runtime, RuntimeName
 
 
@@ -29,7 +28,7 @@ def open_runtime(
 
 
 def _torch_runtime(folder: Path, device: str | None, threads: int | None) -> Runtime:
-    if importlib.util.find_spec("torch") is None:
+    if not is_installed("torch"):
         raise InputError(
             f"{folder} cannot be run without torch, which is not installed: pip install 'ppmn[torch]'"
         )
@@ -41,7 +40,7 @@ def _torch_runtime(folder: Path, device: str | None, threads: int | None) -> Run
 
 def has_gpu() -> bool:
     """Whether torch would find a GPU; torch is imported only where that is likely, because it takes long."""
-    if importlib.util.find_spec("torch") is None or importlib.metadata.version("torch").endswith("+cpu"):
+    if not is_installed("torch") or importlib.metadata.version("torch").endswith("+cpu"):
         return False
     if not (Path("/dev/nvidiactl").exists() or shutil.which("nvidia-smi") or shutil.which("rocm-smi")):
         return False
