@@ -217,3 +217,24 @@ def test_ablated_models_are_exported(tmp_path: Path, changes: dict[str, str]) ->
 def test_maxpool_selection_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="maxpool"):
         export_onnx(small_ppmn(bert_folder(tmp_path), selection="maxpool"), tmp_path / "onnx")
+
+
+@pytest.mark.soak
+def test_the_included_model_agrees_on_twenty_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ppmn.grounding.torch_runtime.has_bfloat16", lambda: False)
+    ours, theirs = load("compact", runtime="onnx"), load("compact", runtime="torch", device="cpu")
+    rng = np.random.default_rng(1)
+    clear, total = 0, 0
+    for number in range(20):
+        image = noise(*rng.integers(32, 900, 2).tolist())
+        caption = " ".join(rng.choice(WORDS.split(), 1 + 299 * number // 19))
+        spans = spans_of(caption, max(1, number))
+        found, expected = (grounder.encode(image).maps(caption, spans) for grounder in (ours, theirs))
+        same = same_choices(found, expected)
+        difference = np.abs(found.probabilities() - expected.probabilities()).max((1, 2))
+        assert (difference[same] < 1e-3).all()
+        masks, truths = found.probabilities() > ours.threshold, expected.probabilities() > ours.threshold
+        common, either = (masks & truths).sum((1, 2)), (masks | truths).sum((1, 2))
+        assert (common[~same] >= 0.99 * either[~same]).all()
+        clear, total = clear + int(same.sum()), total + len(same)
+    assert clear > 0.98 * total
