@@ -293,5 +293,5 @@ def _description(model: PPMN) -> dict[str, Any]:
         "window": model.text_encoder.window,
         "first_id": model.text_encoder.tokenizer.cls_token_id,
         "last_id": model.text_encoder.tokenizer.sep_token_id,
-        "config": asdict(config),
+        "config": {name: value for name, value in asdict(config).items() if name != "text"},
     }

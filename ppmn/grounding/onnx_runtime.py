@@ -15,7 +15,14 @@ from ppmn.errors import InputError
 from ppmn.files import read_json
 from ppmn.grounding.runtime import RawMaps
 from ppmn.grounding.weight_files import read_weights
-from ppmn.model.locate import MODEL_PREFIX, TEXT_FOLDER, model_folder, read_config, resolve_source
+from ppmn.model.locate import (
+    CONFIG_FILE,
+    MODEL_PREFIX,
+    TEXT_FOLDER,
+    model_folder,
+    read_config,
+    resolve_source,
+)
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.windows import Tokens, align_pieces, central_places, window_starts
 from ppmn.types import Size, Span
@@ -37,7 +44,7 @@ def has_graphs(folder: Path) -> bool:
     """Whether a model folder can be run on ONNX Runtime, and that is installed."""
     if not is_installed("onnxruntime") or not (folder / GRAPHS_FOLDER / DESCRIPTION_FILE).is_file():
         return False
-    return graphs_fit(read_description(folder / GRAPHS_FOLDER), read_config(folder))
+    return graphs_fit(read_description(folder / GRAPHS_FOLDER), ModelConfig.load(folder / CONFIG_FILE))
 
 
 def graphs_fit(description: Mapping[str, Any], config: ModelConfig) -> bool:
@@ -46,7 +53,7 @@ def graphs_fit(description: Mapping[str, Any], config: ModelConfig) -> bool:
     for fields in (made_from, wanted):
         fields["image"] = {k: v for k, v in fields["image"].items() if k not in ("sha256", "precision")}
         for name in ("text", "threshold", "relative_threshold", "hysteresis_peak", "short_side", "long_side"):
-            fields.pop(name)  # outside of the graphs
+            fields.pop(name, None)  # outside of the graphs
     return made_from == wanted
 
 
