@@ -1,0 +1,130 @@
+"""Ground a corpus of any size on Ray: on this machine or on a cluster, and again where a run was stopped."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from ppmn.errors import InputError
+from ppmn.files import check_writable
+from ppmn.grounding.corpus_pool import PoolOptions, connected, import_ray, run_pool
+from ppmn.grounding.corpus_shards import ResultFolder, write_coco
+from ppmn.grounding.corpus_sources import plan_chunks
+from ppmn.grounding.corpus_worker import ChunkWorker, CorpusSettings
+
+logger = logging.getLogger(__name__)
+_LOGGED_FAILURES = 20
+
+
+@dataclass(frozen=True)
+class CorpusSummary:
+    """What a run did, and what is there now.
+
+    Attributes:
+        grounded: Images that were grounded in this run.
+        failed: Images that failed in this run.
+        images: Images with rows in the shards, of this run and earlier ones.
+        phrases: Rows in the shards.
+        errors: Rows in `errors.parquet`.
+        seconds: How long the run took.
+    """
+
+    grounded: int
+    failed: int
+    images: int
+    phrases: int
+    errors: int
+    seconds: float
+
+
+def corpus(
+    source: str | Path,
+    out: str | Path,
+    *,
+    model: str = "compact",
+    caption: str | None = None,
+    threshold: float | None = None,
+    all_phrases: bool = False,
+    batch_size: int = 1,
+    chunk_size: int = 128,
+    coco: Path | None = None,
+    pool: PoolOptions | None = None,
+) -> CorpusSummary:
+    """Ground all images of a corpus into Parquet shards; what an earlier run finished is kept.
+
+    Args:
+        source: A folder with its sub-folders, a JSONL list, Parquet files with paths or bytes and captions,
+            or WebDataset tar files; a path or a URL such as `s3://bucket/folder`.
+        out: The folder of the results, a path or a URL that all nodes can write to.
+        model: The name of a model, or a folder that all nodes can read.
+        caption: One caption for all images, in place of their own.
+        threshold: The response above which a pixel is in a mask; None takes the model's own.
+        all_phrases: Also ground phrases that name no object.
+        batch_size: Images that are encoded together, those of one size in a batch.
+        chunk_size: Images per shard, about.
+        coco: A file for the results as COCO JSON.
+        pool: Where the work is done; by default on all cores of this machine.
+
+    Returns:
+        What was done, and what is there now.
+
+    Raises:
+        InputError: Ray is not installed or does not answer, the source holds no image, or the results
+            cannot be written.
+    """
+    pool = pool or PoolOptions()
+    import_ray()
+    settings = CorpusSettings.of(
+        model, caption=caption, threshold=threshold, all_phrases=all_phrases, batch_size=batch_size
+    )
+    if batch_size < 1:
+        raise InputError(f"the batch size is {batch_size}; it must be 1 or more")
+    if coco is not None:
+        check_writable([coco])
+    results = ResultFolder(str(out))
+    local_out = results.path if results.local else None
+    chunks = plan_chunks(str(source), caption=caption, leave_out=local_out, chunk_size=chunk_size)
+    results.prepare()
+    results.delete("_SUCCESS")
+    start = time.perf_counter()
+    with connected(pool.address) as ray:
+        arguments = {"settings": settings, "location": str(out), "device": pool.device}
+        done = run_pool(ray, ChunkWorker, arguments, [asdict(chunk) for chunk in chunks], pool)
+        total = sum(chunk.images for chunk in chunks if chunk.images is not None) or None
+        counts = _follow(done, total)
+    if old := results.keep_only(chunk.name for chunk in chunks):
+        logger.info("%d shards of images that are no longer in %s were removed", old, source)
+    manifest = results.finish(asdict(settings))
+    if coco is not None:
+        write_coco(results, coco)
+    there = (manifest["images"], manifest["phrases"], manifest["failed"])
+    return CorpusSummary(counts["grounded"], counts["failed"], *there, time.perf_counter() - start)
+
+
+def _follow(done: Iterator[Mapping[str, Any]], total: int | None) -> dict[str, int]:
+    """Show progress, log failures as they happen, and add up the counts."""
+    counts = dict.fromkeys(("grounded", "phrases", "failed", "earlier"), 0)
+    logged = 0
+    start = time.perf_counter()
+    with tqdm(total=total, unit="image", disable=None) as bar:
+        for row in done:
+            if row["fault"]:
+                raise InputError(row["fault"])
+            for name in counts:
+                counts[name] += int(row[name])
+            bar.update(int(row["grounded"]) + int(row["failed"]) + int(row["earlier"]))
+            rate = counts["phrases"] / (time.perf_counter() - start)
+            bar.set_postfix_str(f"{rate:.1f} rows/s, {counts['failed']} failed")
+            for sentence in filter(None, row["failures"].split("\n")):
+                logged += 1
+                if logged <= _LOGGED_FAILURES:
+                    logger.warning("%s", sentence)
+    if counts["failed"] > _LOGGED_FAILURES:
+        logger.warning("%d images failed; errors.parquet lists them all", counts["failed"])
+    if counts["earlier"]:
+        logger.info("%d images were finished before", counts["earlier"])
+    return counts
