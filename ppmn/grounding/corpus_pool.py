@@ -131,13 +131,7 @@ def run_pool(
     if not rows:
         return
     _silence(ray)
-    # An actor reserves half of what it uses: when a node is lost, its actors fit on the nodes that are left.
-    resources: dict[str, float] = {"num_cpus": options.threads / 2}
-    gpus = int(ray.cluster_resources().get("GPU", 0)) if options.device != "cpu" else 0
-    if gpus:
-        resources["num_gpus"] = 0.5
-    cpus = int(ray.cluster_resources().get("CPU", 1))
-    actors = options.actors or gpus or max(1, cpus // options.threads)
+    actors, resources = _resources(ray, options)
     blocks = ray.data.from_items(list(rows), override_num_blocks=min(len(rows), _MAX_BLOCKS))
     done = blocks.map(
         _Threads,
@@ -149,6 +143,19 @@ def run_pool(
         yield from done.iter_rows()
     except ray.exceptions.RayError as error:
         raise InputError(f"Ray stopped the run: {_reason(error)}") from error
+
+
+def _resources(ray: Any, options: PoolOptions) -> tuple[int, dict[str, float]]:
+    """How many actors there are, and what each reserves.
+
+    It is half of what an actor uses: when a node is lost, its actors fit on the nodes that are left.
+    """
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    cpus = [int(node.get("CPU", 0)) for node in nodes]
+    gpus = sum(int(node.get("GPU", 0)) for node in nodes) if options.device != "cpu" else 0
+    actors = options.actors or gpus or max(1, sum(cpus) // options.threads)
+    reserved = {"num_cpus": min(options.threads, max(cpus)) / 2}
+    return actors, reserved | ({"num_gpus": 0.5} if gpus else {})
 
 
 class _Threads:

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from support.corpus import (
+    bomb,
     caption_of,
     image_bytes,
     random_model,

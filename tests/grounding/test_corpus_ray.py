@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from support.corpus import bomb, image_bytes, random_model, shard_rows, single_process_rows, write_images
 from support.training import arguments
 
@@ -99,8 +100,9 @@ def workers(node: Any) -> list[int]:
 def test_figures_of_an_evaluation_are_the_same(cluster: Any, scenes: Path, model: str) -> None:
     specs = [DataSpec(scenes)]
     sources = open_narratives_of(specs)
+    threads = torch.get_num_threads()
     alone = evaluate(model_answers(load(model, device="cpu")), sources, keep_predictions=True)
-    pool = PoolOptions(actors=2, device="cpu")
+    pool = PoolOptions(actors=2, threads=threads, device="cpu")
     shared = evaluate_on_ray(model, specs, sources, pool, keep_predictions=True)
     assert shared.metric.compute() == alone.metric.compute()
     assert shared.predictions == alone.predictions
