@@ -17,6 +17,7 @@ import torch
 from ppmn.errors import InputError
 
 _CONNECT_SECONDS = 20
+_OBJECT_STORE = 500_000_000  # bytes; what travels through Ray is small
 _MAX_BLOCKS = 20_000  # blocks of rows that Ray keeps track of
 
 
@@ -56,14 +57,15 @@ def import_ray() -> Any:
 @contextmanager
 def connected(address: str | None) -> Iterator[Any]:
     """Ray, connected to a cluster or started here; a connection that the caller has is used and kept."""
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a warning about GPUs
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # read before Ray starts
     ray = import_ray()
     if ray.is_initialized():
         yield ray
         return
     options = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
-        ray.init(address="local", include_dashboard=False, **options)
+        _start_here(ray, options)
     else:
         _check_answers(address)
         _within_limit(lambda: ray.init(address=address, **options), address)
@@ -71,6 +73,14 @@ def connected(address: str | None) -> Iterator[Any]:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _start_here(ray: Any, options: Mapping[str, Any]) -> None:
+    try:
+        ray.init(address="local", include_dashboard=False, object_store_memory=_OBJECT_STORE, **options)
+    except Exception as error:  # Ray raises nearly anything
+        reason = str(error).strip().partition("\n")[0]
+        raise InputError(f"Ray could not be started on this machine ({reason})") from error
 
 
 def _check_answers(address: str) -> None:
@@ -141,7 +151,7 @@ def run_pool(
     )
     try:
         yield from done.iter_rows()
-    except ray.exceptions.RayError as error:
+    except Exception as error:  # what actors and nodes raise, in many wrappings
         raise InputError(f"Ray stopped the run: {_reason(error)}") from error
 
 

@@ -16,7 +16,7 @@ from ppmn.grounding.corpus_shards import ResultFolder, write_coco
 from ppmn.grounding.corpus_sources import plan_chunks
 from ppmn.grounding.corpus_worker import ChunkWorker, CorpusSettings
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 _LOGGED_FAILURES = 20
 
 
@@ -97,7 +97,7 @@ def corpus(
         total = sum(chunk.images for chunk in chunks if chunk.images is not None) or None
         counts = _follow(done, total)
     if old := results.keep_only(chunk.name for chunk in chunks):
-        logger.info("%d shards of images that are no longer in %s were removed", old, source)
+        _log.info("%d shards of images that are no longer in %s were removed", old, source)
     manifest = results.finish(asdict(settings))
     if coco is not None:
         write_coco(results, coco)
@@ -122,9 +122,9 @@ def _follow(done: Iterator[Mapping[str, Any]], total: int | None) -> dict[str, i
             for sentence in filter(None, row["failures"].split("\n")):
                 logged += 1
                 if logged <= _LOGGED_FAILURES:
-                    logger.warning("%s", sentence)
+                    _log.warning("%s", sentence)
     if counts["failed"] > _LOGGED_FAILURES:
-        logger.warning("%d images failed; errors.parquet lists them all", counts["failed"])
+        _log.warning("%d images failed; errors.parquet lists them all", counts["failed"])
     if counts["earlier"]:
-        logger.info("%d images were finished before", counts["earlier"])
+        _log.info("%d images were finished before", counts["earlier"])
     return counts

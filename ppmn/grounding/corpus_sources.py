@@ -1,7 +1,7 @@
 """What a corpus holds: a folder, a JSONL list, Parquet or WebDataset shards, on disk or at a URL, in chunks.
 
 A chunk is the unit of work, and a shard of the results. In a folder or a list a chunk ends where the hash of
-an image's name says so: a file that is added or removed changes the chunk that it is in, and no other.
+an image's file name says so: a file that is added or removed changes the chunk that it is in, and no other.
 """
 
 import json
@@ -39,15 +39,19 @@ def plan_chunks(
     if chunk_size < 1:
         raise InputError(f"the chunk size is {chunk_size}; it must be 1 or more")
     system, path = open_location(source)
-    files = _files(system, path, source)
+    local = isinstance(system, fs.LocalFileSystem)
+    files = _files(system, path, source, leave_out)
     parquet = [file for file in files if file.endswith(".parquet")]
     tars = [file for file in files if file.endswith(".tar")]
-    base = source.removesuffix("/").removesuffix(path.removesuffix("/")) if "://" in source else ""
+    images = [file for file in files if PurePosixPath(file).suffix.lower() in IMAGE_SUFFIXES]
+    if sum(map(bool, (parquet, tars, images))) > 1:
+        raise InputError(f"{source} holds several of images, Parquet files and tar files; name one of them")
+    base = "" if local else source.removesuffix("/").removesuffix(path.removesuffix("/"))
     if parquet:
         return [c for file in parquet for c in parquet_chunks(system, file, base + file, chunk_size)]
     if tars:
         return [Chunk(digest(base + file), "tar", base + file) for file in tars]
-    if isinstance(system, fs.LocalFileSystem):
+    if local:
         jobs = read_jobs(Path(path), caption, leave_out=Path(leave_out) if leave_out else None)
         return _list_chunks(map(_job_row, jobs), chunk_size)
     return _list_chunks(_remote_rows(system, files, base, source, caption), chunk_size)
@@ -63,8 +67,8 @@ def read_chunk(chunk: Chunk, *, caption: str | None = None) -> Iterator[CorpusIt
         yield from tar_items(chunk.place, caption)
 
 
-def _files(system: fs.FileSystem, path: str, source: str) -> list[str]:
-    """The files of a folder that is not one of images on this machine; or the file itself."""
+def _files(system: fs.FileSystem, path: str, source: str, leave_out: str | None) -> list[str]:
+    """The files of a folder and its sub-folders, or the file itself."""
     try:
         info = system.get_file_info(path)
         if info.type == fs.FileType.NotFound:
@@ -76,7 +80,7 @@ def _files(system: fs.FileSystem, path: str, source: str) -> list[str]:
         raise InputError(f"{source} cannot be read ({error})") from error
     hidden = (".", "_")
     names = [f.path for f in found if f.is_file and not f.base_name.startswith(hidden)]
-    return sorted(names)
+    return sorted(name for name in names if not (leave_out and name.startswith(f"{leave_out}/")))
 
 
 def _list_chunks(rows: Iterable[dict[str, Any]], chunk_size: int) -> list[Chunk]:
@@ -90,7 +94,7 @@ def _list_chunks(rows: Iterable[dict[str, Any]], chunk_size: int) -> list[Chunk]
 
     for row in rows:
         part.append(row)
-        ends = int(digest(row["image"])[:8], 16) % chunk_size == 0
+        ends = int(digest(PurePosixPath(row["image"]).name)[:8], 16) % chunk_size == 0
         if ends or len(part) >= 4 * chunk_size:
             close()
     if part:
@@ -99,8 +103,7 @@ def _list_chunks(rows: Iterable[dict[str, Any]], chunk_size: int) -> list[Chunk]
 
 
 def _job_row(job: GroundingJob) -> dict[str, Any]:
-    row = {"image": str(job.image), "caption": job.caption, "spans": job.spans, "problem": job.problem}
-    return row
+    return {"image": str(job.image), "caption": job.caption, "spans": job.spans, "problem": job.problem}
 
 
 def _remote_rows(

@@ -136,7 +136,7 @@ def test_damaged_images_are_rows_of_the_errors(model: str, tmp_path: Path) -> No
     errors = pd.read_parquet(tmp_path / "out" / "errors.parquet").set_index("image")["error"]
     sentences = {Path(name).stem: text for name, text in errors.items()}
     assert set(sentences) == {*damaged, "alone", "silent"}
-    assert "cut short" in sentences["cut"] and "pixels; the limit is" in sentences["bomb"]
+    assert "cut short" in sentences["cut"] and "150,000,000 pixels" in sentences["bomb"]
     assert "not an image" in sentences["empty"] and "not an image" in sentences["text"]
     assert "alone.txt is missing" in sentences["alone"]
     assert len({row["image"] for row in shard_rows(tmp_path / "out")}) == 6
@@ -198,7 +198,11 @@ def test_sources_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad.parquet").write_bytes(b"zz")
     parquet_of(tmp_path / "none.parquet", caption=["a dog"])
+    (tmp_path / "mixed").mkdir()
+    parquet_of(tmp_path / "mixed" / "list.parquet", image=["a.png"], caption=["a dog"])
+    (tmp_path / "mixed" / "a.png").write_bytes(image_bytes(1))
     for source, word in (
+        (str(tmp_path / "mixed"), "several of images"),
         (str(tmp_path / "nowhere"), "neither a file nor a folder"),
         (str(tmp_path / "empty"), "hold no image"),
         (str(tmp_path / "bad.parquet"), "not a Parquet file"),
