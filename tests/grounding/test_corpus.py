@@ -136,7 +136,7 @@ def test_damaged_images_are_rows_of_the_errors(model: str, tmp_path: Path) -> No
     errors = pd.read_parquet(tmp_path / "out" / "errors.parquet").set_index("image")["error"]
     sentences = {Path(name).stem: text for name, text in errors.items()}
     assert set(sentences) == {*damaged, "alone", "silent"}
-    assert "cut short" in sentences["cut"] and "150,000,000 pixels" in sentences["bomb"]
+    assert "cut short" in sentences["cut"] and "150,000,000" in sentences["bomb"]
     assert "not an image" in sentences["empty"] and "not an image" in sentences["text"]
     assert "alone.txt is missing" in sentences["alone"]
     assert len({row["image"] for row in shard_rows(tmp_path / "out")}) == 6
@@ -146,8 +146,8 @@ def test_pandas_duckdb_and_coco_read_the_results(images: Path, model: str, tmp_p
     ground_here(str(images), tmp_path / "out", model)
     table = pd.read_parquet(tmp_path / "out" / "shards")
     query = f"select count(*), count(distinct image), max(rle.size[1]) from '{tmp_path}/out/shards/*.parquet'"
-    found = duckdb.sql(query).fetchone()
-    assert found is not None and found[:2] == (len(table), 12) and table["image"].nunique() == 12
+    (found,) = duckdb.sql(query).fetchall()
+    assert found[:2] == (len(table), 12) and table["image"].nunique() == 12
     assert set(table["model"]) == {"model"} and table["model_sha256"].str.len().eq(64).all()
     write_coco(ResultFolder(str(tmp_path / "out")), tmp_path / "coco.json")
     coco = json.loads((tmp_path / "coco.json").read_text())
