@@ -12,7 +12,9 @@ from support.models import small_ppmn
 
 import ppmn
 from experiments import measure_absent, measure_left_right, measure_words
-from experiments.measure_absent import Score, summary
+from experiments.measure_absent import Score, summary, swapped_probes
+from ppmn.data.narratives import AnnotatedPhrase, Narrative
+from ppmn.data.panoptic import PanopticImage, Segment
 from ppmn.grounding.grounder import Grounder
 from ppmn.images import ids_to_rgb
 
@@ -103,6 +105,18 @@ def test_absent_phrases_are_absent(photos, monkeypatch):
         if probe.row == "present":
             assert probe.caption in here
     assert {p.row for p in asked} - {"swapped"} == {"random", "nearest", "present", "own"}
+
+
+def test_swapped_captions_ask_only_for_what_the_other_image_lacks():
+    def narrative(name: str, categories: dict[int, int], *phrases: tuple[int, ...]) -> Narrative:
+        segments = tuple(Segment(id, category, 4, (0, 0, 2, 2)) for id, category in categories.items())
+        image = PanopticImage(1, Path(name), Path(name), 4, 4, segments)
+        return Narrative(image, 0, name, tuple(AnnotatedPhrase(0, 1, ids, True) for ids in phrases))
+
+    dogs, cats = narrative("dogs", {1: 7, 2: 8}, (1,), (2,)), narrative("cats", {1: 8}, (1,))
+    found = [(probe.row, probe.caption, probe.image.file.name) for probe in swapped_probes([dogs, cats])]
+    assert found.count(("swapped", "dogs", "cats")) == 1  # of 7; both images have 8
+    assert [row for row, _, _ in found] == ["own", "swapped", "own", "own"]
 
 
 def test_absent_phrases_from_end_to_end(photos, monkeypatch):
