@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn.functional as fn
@@ -15,6 +14,7 @@ from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.maps import MapGeometry
 from ppmn.grounding.result import Grounding
 from ppmn.images import ImageInput, read_image
+from ppmn.model.bfloat16 import has_bfloat16
 from ppmn.model.folder import load_model, model_folder
 from ppmn.model.network import PPMN, PixelFeatures
 from ppmn.model.preprocess import Preprocess
@@ -273,9 +273,3 @@ class Grounder:
         stride = encoder.stride
         map_size, content_size = (rows // stride, columns // stride), (height / stride, width / stride)
         return MapGeometry(image.height, image.width, map_size, content_size)
-
-
-def has_bfloat16() -> bool:
-    """Whether the processor has bfloat16 instructions; without them bfloat16 is slower than float32."""
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing before torch 2.8
-    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))

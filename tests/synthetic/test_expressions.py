@@ -17,8 +17,9 @@ from ppmn.data.narratives import AnnotatedPhrase
 from ppmn.data.panoptic import read_panoptic
 from ppmn.errors import InputError
 from ppmn.synthetic.captions import GeneratedCaption, mirror_caption, swap_sides
-from ppmn.synthetic.expressions import MAX_PER_IMAGE, MAX_PER_SEGMENT
+from ppmn.synthetic.expressions import MAX_PER_IMAGE, MAX_PER_SEGMENT, split_head
 from ppmn.synthetic.narrator import Narrator, rng_for
+from ppmn.synthetic.wording import NounPhrase
 from ppmn.training.sources import Source, open_training_sources
 
 SIDES = ("left", "right", "Left", "RIGHT", "leftmost", "left-most", "righthand", "topleft", "9 o'clock")
@@ -81,18 +82,34 @@ def test_only_what_people_wrote_is_said_of_incomplete_annotations() -> None:
         image, ids, pixels = painted_image(seed)
         image = describe(image)
         said = {e for s in image.segments for e in s.expressions}
+        heads = {p.text for e in said for p in split_head(NounPhrase(e)) if isinstance(p, NounPhrase)}
         captions = narrator.captions(image, ids, pixels, rng_for(0, 0, seed), count=2, negative_phrases=3)
         captions.append(narrator(image, ids, pixels, rng_for(0, 1, seed), negative_phrases=3))
         for caption in captions:
             texts = [caption.caption[p.start : p.end] for p in caption.phrases]
             assert all(len(p.segment_ids) == 1 and not p.absent for p in caption.phrases)
-            assert {t.lower() for t in texts} <= said, caption.caption
+            assert {t.lower() for t in texts} <= said | heads, caption.caption
             rest = caption.caption
-            for text in texts:
-                rest = rest.replace(text, "")
+            for text in sorted(said | heads, key=len, reverse=True):
+                rest = re.sub(re.escape(text), "", rest, flags=re.I)
             assert not re.search(
                 r"\b(some|two|few|many|all|both|another|other|group|are)\b|s\b(?<!is)", rest, re.I
             )
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces"),
+    [
+        ("man in beige shirt on the right side", ["[man]", "in beige shirt on the right side"]),
+        ("the guy with the glove", ["the", "[guy]", "with the glove"]),
+        ("catcher", ["[catcher]"]),
+        ("on the far left", ["[on the far left]"]),
+        ("left side of the pizza", ["[left side of the pizza]"]),
+    ],
+)
+def test_the_head_of_an_expression(text: str, pieces: list[str]) -> None:
+    found = split_head(NounPhrase(text, (1,)))
+    assert [f"[{p.text}]" if isinstance(p, NounPhrase) else p for p in found] == pieces
 
 
 def test_a_source_with_scores_and_without_expressions_is_complete(tmp_path: Path) -> None:

@@ -1,0 +1,36 @@
+"""Whether bfloat16 pays on this processor."""
+
+import os
+import signal
+from functools import cache
+from typing import Any
+
+import torch
+
+_SECONDS = 10  # after which a trial is given up
+
+
+@cache
+def has_bfloat16() -> bool:
+    """Whether the processor has bfloat16 instructions that run; without them bfloat16 is slower than float32.
+
+    Some virtual machines announce instructions that end the process, so a product is tried in a child.
+    """
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing before torch 2.8
+    if not (known.get("avx512_bf16") or known.get("amx_bf16")):
+        return False
+    if not hasattr(os, "fork"):
+        return True
+    child = os.fork()
+    if child == 0:
+        _try_product()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _try_product() -> None:
+    """A product large enough for every instruction that torch may choose; ends the process."""
+    signal.alarm(_SECONDS)
+    torch.set_num_threads(1)  # the threads of the parent are not there
+    matrix = torch.ones(256, 256, dtype=torch.bfloat16)
+    torch.mm(matrix, matrix)
+    os._exit(0)
