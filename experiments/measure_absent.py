@@ -23,10 +23,11 @@ import ppmn
 from experiments import probes as shared
 from experiments.probes import Probe
 from ppmn.data.narratives import Narrative
-from ppmn.data.panoptic import DataSpec, Panoptic, PanopticImage
-from ppmn.evaluation.evaluate import open_narratives_of
+from ppmn.data.panoptic import Panoptic, PanopticImage
+from ppmn.evaluation.selection import generated_narrative
 from ppmn.grounding.grounder import Grounder
 from ppmn.model.text import TextEncoder
+from ppmn.synthetic.narrator import Narrator
 from ppmn.synthetic.nouns import Lexicon, NounForm, Word
 
 SOURCES = ("coco_panoptic", "coco_things", "coco_instances", "coco_people", "ade")
@@ -74,7 +75,8 @@ class Absentees:
         chosen |= {int(id): "random" for id in rng.choice(free, count, replace=False)}
         present = {int(id): "present" for id in rng.permutation(here)[: 2 * count]}
         for id, row in (chosen | present).items():
-            yield Probe(image, self.names[id], (0, len(self.names[id])), (), row)
+            meant = tuple(s.id for s in image.segments if s.category_id in self.means[id])
+            yield Probe(image, self.names[id], (0, len(self.names[id])), meant, row)
 
 
 def swapped_probes(narratives: Sequence[Narrative]) -> Iterator[Probe]:
@@ -103,9 +105,13 @@ def make_probes(args: argparse.Namespace) -> list[Probe]:
             if image.file in kept:
                 rng = np.random.default_rng((args.seed, image.id))
                 probes += absentees.probes(image, rng, count)
-        narrated = open_narratives_of([DataSpec(panoptic.root, panoptic.split)], "validation")
-        for rows in narrated.values():
-            probes += swapped_probes([n for n in rows if n.image.file in kept])
+        narrator = Narrator(panoptic.categories, complete=panoptic.complete)
+        narratives = (
+            generated_narrative(narrator, image, image.id, args.seed)
+            for image in panoptic.images
+            if image.file in kept
+        )
+        probes += swapped_probes([narrative for narrative in narratives if narrative.phrases])
     return probes
 
 

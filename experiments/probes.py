@@ -103,7 +103,7 @@ def presence_scores(
     if presence is not None:
         return [float(logit) for logit in presence]
     responses = encoded.responses(caption, spans)
-    return [encoded.geometry.stats(response, grounder.threshold).score for response in responses]
+    return [encoded.geometry.stats(response, grounder.threshold).mean_response for response in responses]
 
 
 def percentage(hits: Sequence[bool], images: Sequence[Path]) -> dict[str, Any]:

@@ -90,6 +90,21 @@ class PointingConfig:
 
 
 @dataclass(frozen=True)
+class CalibrationConfig:
+    """What turns the numbers of a network into probabilities; experiments/calibrate.py fits it."""
+
+    presence_scale: float = 1.0  # of the presence logit, before the sigmoid
+    presence_bias: float = 0.0
+    min_presence: float = 0.5  # below it a phrase is called absent; only networks that point say it
+    score_weights: tuple[float, ...] = ()  # of a bias and MAP_FEATURES; empty: scores are mean responses
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_presence <= 1:
+            value = self.min_presence
+            raise InputError(f"calibration.min_presence is {value}; it must lie between 0 and 1")
+
+
+@dataclass(frozen=True)
 class ModelConfig:
     """One PPMN. The defaults are the released network."""
 
@@ -111,6 +126,7 @@ class ModelConfig:
     threshold: float = 0.5
     relative_threshold: float = 0.0  # fraction of a phrase's highest response that bounds its mask; 0: off
     hysteresis_peak: float = 0.0  # fraction of that response that each part of a mask must reach; 0: off
+    calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
 
     def __post_init__(self) -> None:
         if self.heads < 1 or self.channels < 1 or self.channels % self.heads or self.channels % 32:

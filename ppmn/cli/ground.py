@@ -38,6 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--boxes", action="store_true", help="write boxes in place of masks")
     threshold = "response above which a pixel is in a mask (default: the model's)"
     parser.add_argument("--threshold", type=float, help=threshold)
+    instances = "one annotation per object, not per phrase, in the JSON"
+    parser.add_argument("--instances", action="store_true", help=instances)
+    absent = "keep the masks of phrases that are probably not in the image"
+    parser.add_argument("--keep-absent", action="store_true", help=absent)
     parser.add_argument("--all", action="store_true", help="also ground phrases that name no object")
     add_model(parser)
     add_device(parser)
@@ -49,7 +53,16 @@ def run(args: argparse.Namespace) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # some terminals cannot show every letter
     formats = tuple(name.strip() for name in args.formats.split(","))
-    options = BatchOptions(args.model, args.device, args.threshold, args.all, formats, args.boxes)
+    options = BatchOptions(
+        args.model,
+        args.device,
+        args.threshold,
+        args.all,
+        formats,
+        args.boxes,
+        keep_absent=args.keep_absent,
+        instances=args.instances,
+    )
     source = Path(args.image).expanduser()
     if args.image == args.caption == "-":
         raise InputError("standard input holds the image or the caption, not both")
@@ -79,11 +92,12 @@ def _ground_one(source: Path, caption: str, args: argparse.Namespace, options: "
             print(f"warning: {warning}", file=sys.stderr)
         print(describe(grounding, colors=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
         if args.out is not None:
-            _print_files(ppmn.save(grounding, args.out, formats=options.formats, boxes=args.boxes))
+            _print_files(options.save(grounding, args.out))
+        coco = ppmn.to_coco(grounding, masks=not args.boxes, instances=args.instances) if args.json else None
     if to_stdout:
-        print(json.dumps(ppmn.to_coco(grounding, masks=not args.boxes)))
+        print(json.dumps(coco))
     elif args.json:
-        write_json(Path(args.json), ppmn.to_coco(grounding, masks=not args.boxes))
+        write_json(Path(args.json), coco)
         print(f"  {args.json}")
     elif args.out is None:
         print("Nothing was saved: -o DIR saves masks, a page and JSON.", file=sys.stderr)
@@ -120,20 +134,26 @@ def describe(grounding: "ppmn.Grounding", *, colors: bool) -> str:
     """The caption with its phrases coloured (or in brackets), then one line per phrase."""
     lines = [_mark_phrases(grounding, colors), ""]
     width = max(min(len(p.text), NAME_WIDTH) for p in grounding)
-    image_area = grounding.image.width * grounding.image.height
     for number, phrase in enumerate(grounding):
         name = f"{number + 1:3d} {_printable(phrase.text)[:NAME_WIDTH]:{width}}"
-        if phrase.box is None:
-            found = f"nowhere above {grounding.threshold:g}"
-        else:
-            x, y, w, h = phrase.box
-            percent = 100 * phrase.area / image_area
-            found = f"score {phrase.score:.2f}  area {percent:5.1f} %  box {x},{y} {w}x{h}"
+        found = _found(phrase, grounding)
         lines.append(f"{_paint(name, number) if colors else name}  {found}")
     if grounding.skipped:
         skipped = dict.fromkeys(_printable(phrase.text) for phrase in grounding.skipped)
         lines.append(f"not grounded: {', '.join(skipped)}")
     return "\n".join(lines)
+
+
+def _found(phrase: "ppmn.PhrasePrediction", grounding: "ppmn.Grounding") -> str:
+    """What was found of a phrase, in a few words."""
+    absent = f"probably not in the image (presence {phrase.presence:.2f})" if phrase.absent else ""
+    if phrase.box is None:
+        return absent or f"nowhere above {grounding.threshold:g}"
+    x, y, w, h = phrase.box
+    percent = 100 * phrase.area / (grounding.image.width * grounding.image.height)
+    count = f"  {len(phrase.instances)} objects" if len(phrase.instances) > 1 else ""
+    found = f"score {phrase.score:.2f}  area {percent:5.1f} %  box {x},{y} {w}x{h}{count}"
+    return f"{found}  {absent}".rstrip()
 
 
 def _mark_phrases(grounding: "ppmn.Grounding", colors: bool) -> str:

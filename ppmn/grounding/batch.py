@@ -55,6 +55,8 @@ class BatchOptions:
     all_phrases: bool = False
     formats: tuple[str, ...] = ("json", "png", "html")
     boxes: bool = False
+    keep_absent: bool = False
+    instances: bool = False
 
     def __post_init__(self) -> None:
         check_formats(self.formats)
@@ -70,11 +72,17 @@ class BatchOptions:
             spans=spans,
             keep_rounds="rounds" in self.formats,
             all_phrases=self.all_phrases,
+            keep_absent=self.keep_absent,
         )
+
+    def save(self, grounding: Grounding, folder: Path) -> list[Path]:
+        """Write what is asked for."""
+        return save(grounding, folder, formats=self.formats, boxes=self.boxes, instances=self.instances)
 
     def key(self, job: GroundingJob) -> str:
         """What must be equal for the result of an earlier run to be kept."""
         settings = [self.model, self.threshold, self.formats, self.boxes, self.all_phrases]
+        settings += [self.keep_absent, self.instances]
         return json.dumps([str(job.image), job.caption, job.spans, *settings])
 
 
@@ -210,9 +218,12 @@ def _ground_job(job: GroundingJob, grounder: Grounder, options: BatchOptions, ou
     part, folder = out / f"{job.folder}.partial", out / job.folder
     for old in (part, folder):
         shutil.rmtree(old, ignore_errors=True)
-    save(grounding, part, formats=options.formats, boxes=options.boxes)
+    options.save(grounding, part)
     part.replace(folder)
-    phrases = [{"text": p.text, "span": p.span, "score": round(p.score, 4), "box": p.box} for p in grounding]
+    phrases = [
+        {"text": p.text, "span": p.span, "score": round(p.score, 4), "box": p.box, "absent": p.absent}
+        for p in grounding
+    ]
     return {"folder": job.folder, "phrases": phrases, "seconds": round(time.perf_counter() - start, 3)}
 
 

@@ -7,13 +7,18 @@ import numpy as np
 from PIL import Image
 
 from ppmn.grounding.polygons import mask_polygons
-from ppmn.grounding.result import Grounding, PhrasePrediction
+from ppmn.grounding.result import Grounding, PhrasePrediction, Region
 from ppmn.images import encode_rle, ids_to_rgb
 from ppmn.types import SegmentIds
 
 
 def to_coco(
-    grounding: Grounding, *, image_id: int = 1, masks: bool = True, polygons: bool = False
+    grounding: Grounding,
+    *,
+    image_id: int = 1,
+    masks: bool = True,
+    polygons: bool = False,
+    instances: bool = False,
 ) -> dict[str, Any]:
     """A COCO annotation file of one image; phrases of the same words are one category.
 
@@ -23,6 +28,8 @@ def to_coco(
         masks: Add each mask as compressed RLE; False leaves boxes only.
         polygons: Add each mask as polygons instead, one per connected part. A phrase whose mask is empty
             then has no annotation; `info["empty"]` lists it.
+        instances: One annotation for each object that a phrase names, in place of one per phrase; `phrase`
+            is then the number of the phrase, from 1. A phrase whose mask is empty has none.
 
     Returns:
         The content of the file, ready for `json.dump`.
@@ -36,30 +43,37 @@ def to_coco(
         ['dog', 'cat']
     """
     categories = category_ids(grounding)
-    annotations = []
+    annotations: list[dict[str, Any]] = []
     for number, phrase in enumerate(grounding, 1):
-        if polygons and not phrase.area:
-            continue
-        annotation = _annotation(phrase) | {"id": number, "image_id": image_id}
-        annotation["category_id"] = categories[phrase.text.lower()]
-        if polygons:
-            annotation["segmentation"] = [ring.ravel().tolist() for ring in mask_polygons(phrase.mask)]
-        elif masks:
-            annotation["segmentation"] = encode_rle(phrase.mask)
-        annotations.append(annotation)
-    info = {
-        "description": "panoptic narrative grounding",
-        "model": grounding.model,
-        "threshold": grounding.threshold,
-        "skipped": [phrase.text for phrase in grounding.skipped],
-        "warnings": list(grounding.warnings),
-        "empty": [phrase.text for phrase in grounding if not phrase.area],
-    }
+        common = _annotation(phrase) | {"category_id": categories[phrase.text.lower()]}
+        for region in phrase.instances if instances else [phrase]:
+            if polygons and not region.area:
+                continue
+            own = _region(region) | {"id": len(annotations) + 1, "image_id": image_id}
+            own |= {"phrase": number} if instances else {}
+            if polygons:
+                own["segmentation"] = [ring.ravel().tolist() for ring in mask_polygons(region.mask)]
+            elif masks:
+                own["segmentation"] = encode_rle(region.mask)
+            annotations.append(common | own)
     return {
-        "info": info,
+        "info": _info(grounding),
         "images": [_image_entry(grounding, image_id)],
         "annotations": annotations,
         "categories": [{"id": id, "name": name} for name, id in categories.items()],
+    }
+
+
+def _info(grounding: Grounding) -> dict[str, Any]:
+    return {
+        "description": "panoptic narrative grounding",
+        "model": grounding.model,
+        "threshold": grounding.threshold,
+        "score": "expected IoU" if grounding.calibrated else "mean response",
+        "skipped": [phrase.text for phrase in grounding.skipped],
+        "warnings": list(grounding.warnings),
+        "empty": [phrase.text for phrase in grounding if not phrase.area],
+        "absent": [phrase.text for phrase in grounding if phrase.absent],
     }
 
 
@@ -117,8 +131,8 @@ def panoptic_ids(grounding: Grounding) -> SegmentIds:
     best = np.zeros((grounding.image.height, grounding.image.width), np.float32)
     ids = np.zeros(best.shape, np.int32)
     for number, phrase in enumerate(grounding, 1):
-        for where, values in phrase.geometry.bands(phrase.map, grounding.threshold):
-            wins = (values > grounding.threshold) & (values > best[where])
+        for where, values in phrase.geometry.bands(phrase.map, phrase.threshold):
+            wins = (values > phrase.threshold) & (values > best[where])
             best[where][wins] = values[wins]
             ids[where][wins] = number
     return ids
@@ -147,13 +161,21 @@ def image_file_name(grounding: Grounding) -> str:
 
 def _annotation(phrase: PhrasePrediction) -> dict[str, Any]:
     return {
-        "bbox": list(phrase.box or (0, 0, 0, 0)),
-        "area": phrase.area,
         "iscrowd": 0,
         "score": round(phrase.score, 4),
         "presence": None if phrase.presence is None else round(phrase.presence, 4),
+        "absent": phrase.absent,
+        "count": len(phrase.instances),
         "text": phrase.text,
         "span": list(phrase.span),
         "head": phrase.phrase.head,
         "plural": phrase.phrase.plural,
+    }
+
+
+def _region(region: Region) -> dict[str, Any]:
+    return {
+        "bbox": list(region.box or (0, 0, 0, 0)),
+        "area": region.area,
+        "mean_response": round(region.mean_response, 4),
     }

@@ -36,7 +36,7 @@ def contact_sheet(grounding: Grounding, *, columns: int | None = None, tile_side
     for number, phrase in enumerate(grounding):
         geometry = phrase.geometry.resized(thumb.height, thumb.width)
         mask = geometry.mask(phrase.map, phrase.threshold)
-        found = f"{phrase.score:.2f}" if phrase.area else "no mask"
+        found = f"{phrase.score:.2f}" if phrase.area else "absent" if phrase.absent else "no mask"
         title = _fitting(f"{number + 1} {phrase.text}", f"  {found}", thumb.width)
         tiles.append((title, paint_masks(thumb, [mask], colors=[color(number)])))
     columns = columns or math.ceil(math.sqrt(len(tiles)))

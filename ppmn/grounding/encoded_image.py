@@ -8,9 +8,13 @@ import torch
 from PIL import Image
 
 from ppmn.errors import InputError
-from ppmn.grounding.maps import MapGeometry, postprocess
-from ppmn.grounding.result import Grounding, PhrasePrediction, Round
+from ppmn.grounding.answers import postprocess_maps, predict_phrases
+from ppmn.grounding.calibration import MapEvidence
+from ppmn.grounding.instances import Cells
+from ppmn.grounding.maps import MapGeometry
+from ppmn.grounding.result import Grounding, Round
 from ppmn.model.network import PPMN, Maps, PixelFeatures
+from ppmn.model.pointing import TOKEN_STRIDE
 from ppmn.model.text import Queries
 from ppmn.phrases.caption import Caption, parse_caption
 from ppmn.types import Map, Span
@@ -41,6 +45,7 @@ class EncodedImage:
         spans: Sequence[Span] | None = None,
         keep_rounds: bool = False,
         all_phrases: bool = False,
+        keep_absent: bool = False,
     ) -> Grounding:
         """Ground a caption: its noun phrases, or what brackets or `spans` mark.
 
@@ -50,6 +55,7 @@ class EncodedImage:
             spans: Start and end of each phrase in characters; None finds the noun phrases.
             keep_rounds: Keep the maps and pixels of every round.
             all_phrases: Also ground phrases that name no object ("background").
+            keep_absent: Keep the masks of phrases that are probably not in the image.
 
         Returns:
             A mask, a score and a box for every phrase.
@@ -66,10 +72,17 @@ class EncodedImage:
             'white clouds'
         """
         parsed = parse_caption(caption, spans=spans, all_phrases=all_phrases)
-        return self.ground_phrases(parsed, threshold=threshold, keep_rounds=keep_rounds)
+        return self.ground_phrases(
+            parsed, threshold=threshold, keep_rounds=keep_rounds, keep_absent=keep_absent
+        )
 
     def ground_phrases(
-        self, caption: Caption, *, threshold: float | None = None, keep_rounds: bool = False
+        self,
+        caption: Caption,
+        *,
+        threshold: float | None = None,
+        keep_rounds: bool = False,
+        keep_absent: bool = False,
     ) -> Grounding:
         """Ground a caption whose phrases are known.
 
@@ -77,6 +90,7 @@ class EncodedImage:
             caption: What `parse_caption` returns.
             threshold: As in `ground`.
             keep_rounds: As in `ground`.
+            keep_absent: As in `ground`.
 
         Returns:
             A mask, a score and a box for every phrase.
@@ -97,11 +111,15 @@ class EncodedImage:
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold is {threshold}; it must lie between 0 and 1")
         queries, maps = self.maps(caption.text, caption.spans)
-        kept = maps.H if keep_rounds else maps.H[-1:]
-        responses = [_probabilities(queries, H) for H in kept]  # (P, H, W) each
-        phrases = tuple(
-            PhrasePrediction(phrase, response, self.geometry, threshold)
-            for phrase, response in zip(caption.phrases, self._postprocess(responses[-1]), strict=True)
+        evidence = self.evidence(queries, maps)
+        phrases = predict_phrases(
+            caption.phrases,
+            evidence,
+            self.geometry,
+            self.model.config,
+            threshold=threshold,
+            keep_absent=keep_absent,
+            draw_objects=self.draw_objects if self.pixels.tokens else None,
         )
         return Grounding(
             self.image,
@@ -109,10 +127,11 @@ class EncodedImage:
             phrases,
             threshold,
             skipped=caption.skipped,
-            rounds=self._rounds(queries, maps, responses) if keep_rounds else (),
+            rounds=self._rounds(queries, maps) if keep_rounds else (),
             image_name=self.name,
             model=self.model_name,
             warnings=(caption.warning,) if caption.warning else (),
+            calibrated=bool(self.model.config.calibration.score_weights),
         )
 
     @torch.inference_mode()
@@ -183,18 +202,29 @@ class EncodedImage:
             >>> encoded.responses("a dog", [(2, 5)]).max() <= 1
             np.True_
         """
-        return self._postprocess(self.raw_responses(caption, spans))
+        return postprocess_maps(self.raw_responses(caption, spans), self.model.config)
 
-    def _postprocess(self, responses: Map) -> Map:
-        config = self.model.config
-        return postprocess(
-            responses,
-            threshold=config.threshold,
-            relative_threshold=config.relative_threshold,
-            hysteresis_peak=config.hysteresis_peak,
-        )
+    def evidence(self, queries: Queries, maps: Maps) -> MapEvidence:
+        """What `maps` returned as plain arrays, from which answers are made."""
+        last, before = (_probabilities(queries, H) for H in (maps.H[-1], maps.H[-2:][0]))
+        if maps.presence is None or maps.certainty is None:
+            return MapEvidence(last, before)
+        presence, certainty = (values.double().cpu().numpy() for values in (maps.presence, maps.certainty))
+        return MapEvidence(last, before, presence, certainty)
 
-    def _rounds(self, queries: Queries, maps: Maps, responses: Sequence[Map]) -> tuple[Round, ...]:
+    @torch.inference_mode()
+    def draw_objects(self, cells: Cells) -> Map:
+        """The objects at cells of a map, whatever they are: probabilities (n, H, W)."""
+        pointing, tokens = self.model.head.pointing, self.pixels.tokens
+        assert pointing is not None and tokens is not None
+        rows, columns = np.asarray(cells).T // TOKEN_STRIDE
+        points = torch.as_tensor(rows * (self.geometry.map_size[1] // TOKEN_STRIDE) + columns)
+        drawn = pointing.draw_objects(points.to(tokens.tokens.device), tokens, [len(points)])
+        found: Map = drawn.sigmoid().cpu().numpy()
+        return found
+
+    def _rounds(self, queries: Queries, maps: Maps) -> tuple[Round, ...]:
+        responses = [_probabilities(queries, H) for H in maps.H]  # (P, H, W) each
         rows = np.split(np.arange(len(queries.vectors)), np.cumsum(queries.sizes)[:-1])  # of each phrase
         points = [
             tuple(self.geometry.points(indices[own].cpu().numpy()) for own in rows)

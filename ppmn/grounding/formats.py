@@ -27,6 +27,7 @@ def save(
     *,
     formats: Sequence[str] = ("json", "png", "html"),
     boxes: bool = False,
+    instances: bool = False,
 ) -> list[Path]:
     """Write a grounding to a folder.
 
@@ -39,6 +40,7 @@ def save(
             (labelstudio.json and labelstudio.xml), "cvat" (cvat.xml), "cutouts" (a folder of PNG files) and
             "contact" (contact.png).
         boxes: Write boxes instead of masks to the "json" and "png" formats.
+        instances: Write one annotation for each object to the "json" and "polygons" formats.
 
     Returns:
         The files, in the order they were written.
@@ -62,7 +64,11 @@ def save(
     files: list[Path] = []
     for name in dict.fromkeys(formats):
         if name == "json":
-            files.append(_write_json(to_coco(grounding, masks=not boxes), folder / "grounding.json"))
+            coco = to_coco(grounding, masks=not boxes, instances=instances)
+            files.append(_write_json(coco, folder / "grounding.json"))
+        elif name == "polygons":
+            coco = to_coco(grounding, polygons=True, instances=instances)
+            files.append(_write_json(coco, folder / "polygons.json"))
         elif name == "png":
             files += _write_masks(grounding, folder, boxes)
         else:
@@ -171,10 +177,6 @@ def _write_rounds(grounding: Grounding, folder: Path) -> list[Path]:
     return [_write_png(rounds_figure(grounding), folder / "rounds.png")]
 
 
-def _write_polygons(grounding: Grounding, folder: Path) -> list[Path]:
-    return [_write_json(to_coco(grounding, polygons=True), folder / "polygons.json")]
-
-
 def _write_yolo(grounding: Grounding, folder: Path) -> list[Path]:
     """Labels as YOLO expects them beside a folder of images, and the names of the classes."""
     table = {"path": ".", "train": "images", "val": "images", "names": list(category_ids(grounding))}
@@ -217,7 +219,6 @@ _WRITERS: dict[str, Callable[[Grounding, Path], list[Path]]] = {
     "panoptic": _write_panoptic,
     "html": _write_html,
     "rounds": _write_rounds,
-    "polygons": _write_polygons,
     "yolo": _write_yolo,
     "labelme": _write_labelme,
     "labelstudio": _write_label_studio,
@@ -225,4 +226,4 @@ _WRITERS: dict[str, Callable[[Grounding, Path], list[Path]]] = {
     "cutouts": _write_cutouts,
     "contact": _write_contact,
 }
-OUTPUT_FORMATS = ("json", "png", *_WRITERS)
+OUTPUT_FORMATS = ("json", "png", "polygons", *_WRITERS)

@@ -82,6 +82,11 @@ class Grounder:
         return self.model.config.threshold
 
     @property
+    def calibrated(self) -> bool:
+        """Whether scores are expected IoUs; otherwise they are mean responses."""
+        return bool(self.model.config.calibration.score_weights)
+
+    @property
     def preprocess(self) -> Preprocess:
         """How images are resized for the model."""
         return self.model.preprocess
@@ -137,6 +142,7 @@ class Grounder:
         spans: Sequence[Span] | None = None,
         keep_rounds: bool = False,
         all_phrases: bool = False,
+        keep_absent: bool = False,
     ) -> Grounding:
         """Ground a caption on an image: `encode`, then `EncodedImage.ground`.
 
@@ -147,6 +153,7 @@ class Grounder:
             spans: Start and end of each phrase in characters; None finds the noun phrases.
             keep_rounds: Keep the maps and pixels of every round.
             all_phrases: Also ground phrases that name no object ("background").
+            keep_absent: Keep the masks of phrases that are probably not in the image.
 
         Returns:
             A mask, a score and a box for every phrase.
@@ -163,7 +170,12 @@ class Grounder:
             ('dogs', (48, 64))
         """
         return self.encode(image).ground(
-            caption, threshold=threshold, spans=spans, keep_rounds=keep_rounds, all_phrases=all_phrases
+            caption,
+            threshold=threshold,
+            spans=spans,
+            keep_rounds=keep_rounds,
+            all_phrases=all_phrases,
+            keep_absent=keep_absent,
         )
 
     def ground_batch(
@@ -175,6 +187,7 @@ class Grounder:
         spans: Sequence[Sequence[Span] | None] | None = None,
         keep_rounds: bool = False,
         all_phrases: bool = False,
+        keep_absent: bool = False,
     ) -> list[Grounding]:
         """Ground one caption on each of several images, which are encoded in batches.
 
@@ -185,6 +198,7 @@ class Grounder:
             spans: As in `ground`, one entry per caption.
             keep_rounds: As in `ground`.
             all_phrases: As in `ground`.
+            keep_absent: As in `ground`.
 
         Returns:
             One grounding per image, in order.
@@ -211,7 +225,9 @@ class Grounder:
             for caption, own in zip(captions, marked, strict=True)
         ]
         return [
-            encoded.ground_phrases(caption, threshold=threshold, keep_rounds=keep_rounds)
+            encoded.ground_phrases(
+                caption, threshold=threshold, keep_rounds=keep_rounds, keep_absent=keep_absent
+            )
             for encoded, caption in zip(self._encode(images), parsed, strict=True)
         ]
 

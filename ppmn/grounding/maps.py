@@ -12,8 +12,9 @@ from scipy.ndimage import label
 from ppmn.types import Box, Map, Mask
 
 _BAND_PIXELS = 4_000_000  # upsampled at a time
-_WITHIN_MAP = np.array([np.zeros((3, 3)), np.ones((3, 3)), np.zeros((3, 3))])  # eight neighbours, per map
-_SUPPRESSED = 0.9  # of the threshold: far enough below it that rounding does not bring a component back
+EIGHT_NEIGHBOURS = np.ones((3, 3))
+_WITHIN_MAP = np.array([np.zeros((3, 3)), EIGHT_NEIGHBOURS, np.zeros((3, 3))])  # of each map by itself
+SUPPRESSED = 0.9  # of the threshold: far enough below it that rounding does not bring a component back
 
 
 def postprocess(
@@ -46,7 +47,7 @@ def apply_hysteresis(responses: Map, threshold: float, hysteresis_peak: float) -
     kept = np.zeros(count + 1, bool)
     kept[components[peaks]] = True
     suppressed = above & ~kept[components]
-    return np.where(suppressed, np.minimum(responses, _SUPPRESSED * threshold), responses)
+    return np.where(suppressed, np.minimum(responses, SUPPRESSED * threshold), responses)
 
 
 def encode_map(response: Map) -> dict[str, Any]:
@@ -61,7 +62,7 @@ class MaskStats(NamedTuple):
     """What is known of a mask without its pixels."""
 
     area: int
-    score: float  # mean response inside, 0 where the mask is empty
+    mean_response: float  # inside, 0 where the mask is empty
     box: Box | None  # tight, None where the mask is empty
 
 
@@ -98,7 +99,7 @@ class MapGeometry:
         return mask
 
     def stats(self, response: Map, threshold: float) -> MaskStats:
-        """Area, score and box of the mask, without holding it."""
+        """Area, mean response and box of the mask, without holding it."""
         area, total = 0, 0.0
         rows, columns = np.zeros(self.height, bool), np.zeros(self.width, bool)
         for (y, x), values in self.bands(response, threshold):

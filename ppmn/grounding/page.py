@@ -63,7 +63,7 @@ def _page_data(grounding: Grounding) -> dict[str, Any]:
         "image": f"data:image/jpeg;base64,{jpeg}",
         "width": image.width,
         "height": image.height,
-        "threshold": grounding.threshold,
+        "calibrated": grounding.calibrated,
         "warnings": grounding.warnings,
         "map_size": geometry.map_size,
         "content_size": geometry.content_size,
@@ -78,7 +78,12 @@ def _phrase_data(phrase: PhrasePrediction) -> dict[str, Any]:
         "text": phrase.text,
         "span": phrase.span,
         "score": round(phrase.score, 4),
-        "presence": getattr(phrase, "presence", None),
+        "presence": phrase.presence,
+        "absent": phrase.absent,
         "fraction": phrase.area / (phrase.geometry.width * phrase.geometry.height),
+        "threshold": phrase.threshold,
         "map": encode_map(phrase.map),
+        "instances": [encode_map(instance.map) for instance in phrase.instances]
+        if len(phrase.instances) > 1
+        else [],
     }

@@ -62,7 +62,9 @@ def overlay(
     """
     image = shrink(grounding.image, max_side)
     geometries = [phrase.geometry.resized(image.height, image.width) for phrase in grounding]
-    order = sorted(range(len(grounding)), key=lambda n: -int((grounding[n].map > grounding.threshold).sum()))
+    order = sorted(
+        range(len(grounding)), key=lambda n: -int((grounding[n].map > grounding[n].threshold).sum())
+    )
     if not boxes:
         masks = (geometries[n].mask(grounding[n].map, grounding[n].threshold) for n in order)
         colors = [color(n) for n in order]

@@ -26,34 +26,12 @@ class Round:
     pixels: tuple[NDArray[np.float32], ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
-class PhrasePrediction:
-    """A phrase and where it is. What has the image's size is computed on access, from the small map.
+class Region:
+    """A map, cut at a threshold. What has the image's size is computed on access, from the small map."""
 
-    Attributes:
-        phrase: The phrase in the caption.
-        map: Probabilities at the network's stride, (H, W).
-        geometry: How the map lies on the image.
-        threshold: The response above which a pixel is in the mask.
-        presence: The probability that what the phrase names is in the image; None where the model does not
-            say.
-    """
-
-    phrase: Phrase
-    map: Map = field(repr=False)
-    geometry: MapGeometry = field(repr=False)
+    map: Map
+    geometry: MapGeometry
     threshold: float
-    presence: float | None = None
-
-    @property
-    def text(self) -> str:
-        """The words of the phrase."""
-        return self.phrase.text
-
-    @property
-    def span(self) -> Span:
-        """Start and end of the phrase in the caption, in characters."""
-        return self.phrase.start, self.phrase.end
 
     @property
     def mask(self) -> Mask:
@@ -66,9 +44,9 @@ class PhrasePrediction:
         return self.geometry.response(self.map)
 
     @property
-    def score(self) -> float:
+    def mean_response(self) -> float:
         """Mean response inside the mask; 0 where the mask is empty."""
-        return self._stats.score
+        return self._stats.mean_response
 
     @property
     def area(self) -> int:
@@ -86,6 +64,70 @@ class PhrasePrediction:
 
 
 @dataclass(frozen=True, eq=False)
+class Instance(Region):
+    """One of the objects that a phrase names; its mask lies inside that of the phrase.
+
+    Attributes:
+        map: Its response at the network's stride, (H, W), nowhere above that of the phrase.
+        geometry: How the map lies on the image.
+        threshold: The response above which a pixel is in the mask.
+    """
+
+    map: Map = field(repr=False)
+    geometry: MapGeometry = field(repr=False)
+    threshold: float
+
+
+@dataclass(frozen=True, eq=False)
+class PhrasePrediction(Region):
+    """A phrase and where it is.
+
+    Attributes:
+        phrase: The phrase in the caption.
+        map: Probabilities at the network's stride, (H, W).
+        geometry: How the map lies on the image.
+        threshold: The response above which a pixel is in the mask; 1, so that the mask is empty, where the
+            phrase is probably absent, unless absent phrases are kept.
+        presence: The probability that what the phrase names is in the image; None where the model does not
+            say.
+        absent: Whether it is probably not in the image: `presence` is below the model's limit.
+        expected_iou: The IoU that the mask is expected to have with the true one; None where the model is
+            not calibrated.
+        instances: The objects of a phrase that names several, one mask each; their number is the count. The
+            mask itself where a phrase names one, nothing where the mask is empty.
+    """
+
+    phrase: Phrase
+    map: Map = field(repr=False)
+    geometry: MapGeometry = field(repr=False)
+    threshold: float
+    presence: float | None = None
+    absent: bool = False
+    expected_iou: float | None = None
+    instances: tuple[Instance, ...] = field(default=(), repr=False)
+
+    @property
+    def text(self) -> str:
+        """The words of the phrase."""
+        return self.phrase.text
+
+    @property
+    def span(self) -> Span:
+        """Start and end of the phrase in the caption, in characters."""
+        return self.phrase.start, self.phrase.end
+
+    @property
+    def score(self) -> float:
+        """The expected IoU of the mask, or its mean response where the model is not calibrated.
+
+        0 where the mask is empty.
+        """
+        if self.expected_iou is None or not self.area:
+            return self.mean_response
+        return self.expected_iou
+
+
+@dataclass(frozen=True, eq=False)
 class Grounding:
     """A caption grounded on an image: a sequence of phrase predictions.
 
@@ -99,6 +141,7 @@ class Grounding:
         image_name: The file the image was read from, if it was.
         model: The name of the model.
         warnings: Sentences that say why the answer may be wrong, such as a caption that is not English.
+        calibrated: Whether scores are expected IoUs; otherwise they are mean responses.
 
     Examples:
         >>> import ppmn
@@ -118,6 +161,7 @@ class Grounding:
     image_name: str | None = None
     model: str = ""
     warnings: tuple[str, ...] = ()
+    calibrated: bool = False
 
     def __len__(self) -> int:
         return len(self.phrases)

@@ -46,6 +46,7 @@ class Maps:
     indices: list[Tensor]  # H_index, L of (M, S), flat
     pointed: Pointed | None = None
     points: Tensor | None = None  # (M,), flat indices of the tokens that the last map is drawn from
+    certainty: Tensor | None = None  # (M,), see `Pointed.certainty`; not while training
     objects: Tensor | None = None  # (M, H, W), objects at tokens inside the masks; only while training
 
     @property
@@ -140,10 +141,14 @@ class Head(nn.Module):
             # some queries keep their own token, right or wrong, so that drawing learns to bear wrong ones
             points = torch.where(torch.rand(len(points), device=points.device) < OWN_POINTS, points, within)
         drawn = pointing.draw(points, pointed.phrases, maps.H[-1], tokens, counts)
-        if inside is None and pointing.min_certainty > 0:
-            certain = pointed.certainty(drawn) >= pointing.min_certainty
+        found = replace(maps, pointed=pointed, points=points, objects=objects)
+        if inside is not None:
+            return replace(found, H=[*maps.H, drawn])
+        certainty = pointed.certainty(drawn)
+        if pointing.min_certainty > 0:
+            certain = certainty >= pointing.min_certainty
             drawn = torch.where(certain[:, None, None], drawn, maps.H[-1])
-        return replace(maps, H=[*maps.H, drawn], pointed=pointed, points=points, objects=objects)
+        return replace(found, H=[*maps.H, drawn], certainty=certainty)
 
 
 def tokens_inside(logits: Tensor, inside: Tensor) -> Tensor:

@@ -183,6 +183,7 @@ def describe_server(service: _Service) -> schemas.ServerInfo:
         version=__version__,
         model=service.grounder.name,
         threshold=service.grounder.threshold,
+        calibrated=service.grounder.calibrated,
         opacity=OPACITY,
         palette=list(PALETTE),
         limits=asdict(service.limits),

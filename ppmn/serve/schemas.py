@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ppmn.grounding.maps import encode_map
 from ppmn.grounding.render import OPACITY
-from ppmn.grounding.result import Grounding, PhrasePrediction, Round
+from ppmn.grounding.result import Grounding, PhrasePrediction, Region, Round
 from ppmn.images import encode_rle
 from ppmn.phrases.rules import Phrase
 from ppmn.serve.image_cache import CachedImage
@@ -34,6 +34,9 @@ class GroundingRequest(CaptionRequest):
         None, description="the response above which a pixel is in a mask; null takes the model's own"
     )
     all_phrases: bool = Field(False, description="also ground phrases that name no object")
+    keep_absent: bool = Field(
+        False, description="keep the masks of phrases that are probably not in the image"
+    )
 
 
 class GroundRequest(GroundingRequest):
@@ -44,6 +47,7 @@ class GroundRequest(GroundingRequest):
 class FileRequest(GroundingRequest):
     opacity: _Fraction = Field(OPACITY, description="of the masks in overlay.png")
     outline: bool = Field(True, description="outline the masks in overlay.png")
+    instances: bool = Field(False, description="one annotation per object in coco.json")
 
 
 class _PhraseWords(BaseModel):
@@ -86,15 +90,22 @@ class RunLengthMask(BaseModel):
     counts: str
 
 
-class PhraseResult(_PhraseWords):
-    score: float = Field(description="mean response inside the mask; 0 if the mask is empty")
+class RegionResult(BaseModel):
     area: int = Field(description="pixels of the mask")
     box: list[int] | None = Field(description="x, y, width, height; null if the mask is empty")
+    mean_response: float = Field(description="inside the mask; 0 if the mask is empty")
+    map: EncodedMap
+    rle: RunLengthMask | None = Field(None, description="the mask in COCO's encoding, if requested")
+
+
+class PhraseResult(_PhraseWords, RegionResult):
+    score: float = Field(description="expected IoU of the mask, or mean_response if not calibrated")
     presence: _Fraction | None = Field(
         None, description="probability that it is in the image; null if the model does not say"
     )
-    map: EncodedMap
-    rle: RunLengthMask | None = Field(None, description="the mask in COCO's encoding, if requested")
+    absent: bool = Field(description="it is probably not in the image; the mask is empty unless it is kept")
+    count: int = Field(description="number of objects; 0 if the mask is empty")
+    instances: list[RegionResult] = Field(description="the objects, if there are several")
 
 
 class RoundResult(BaseModel):
@@ -125,6 +136,7 @@ class ServerInfo(BaseModel):
     version: str
     model: str
     threshold: float
+    calibrated: bool = Field(description="whether scores are expected IoUs; otherwise mean responses")
     opacity: float
     palette: list[str]
     limits: dict[str, int]
@@ -156,15 +168,26 @@ def grounding_result(cached: CachedImage, grounding: Grounding, *, masks: bool) 
 
 
 def _phrase_result(phrase: PhrasePrediction, masks: bool) -> PhraseResult:
+    several = phrase.instances if len(phrase.instances) > 1 else ()
     return PhraseResult(
         **asdict(phrase.phrase),
+        **_region_result(phrase, masks).model_dump(),
         span=[*phrase.span],
         score=round(phrase.score, 6),
-        presence=getattr(phrase, "presence", None),
-        area=phrase.area,
-        box=None if phrase.box is None else [*phrase.box],
-        map=EncodedMap(**encode_map(phrase.map)),
-        rle=RunLengthMask(**encode_rle(phrase.mask)) if masks else None,
+        presence=phrase.presence,
+        absent=phrase.absent,
+        count=len(phrase.instances),
+        instances=[_region_result(instance, masks) for instance in several],
+    )
+
+
+def _region_result(region: Region, masks: bool) -> RegionResult:
+    return RegionResult(
+        area=region.area,
+        box=None if region.box is None else [*region.box],
+        mean_response=round(region.mean_response, 6),
+        map=EncodedMap(**encode_map(region.map)),
+        rle=RunLengthMask(**encode_rle(region.mask)) if masks else None,
     )
 
 

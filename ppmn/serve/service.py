@@ -86,7 +86,7 @@ class Service:
             case "panoptic.json":
                 return json.dumps(to_panoptic(grounding)[1]).encode()
             case "coco.json":
-                return json.dumps(to_coco(grounding)).encode()
+                return json.dumps(to_coco(grounding, instances=request.instances)).encode()
             case "cutout.png":
                 return _only_cutout(grounding)
             case "cutouts.zip":
@@ -113,7 +113,10 @@ class Service:
         caption = parse_caption(request.caption, spans=_spans(request), all_phrases=request.all_phrases)
         self.limits.check_caption(phrases=len(caption.phrases))
         grounding = cached.encoded.ground_phrases(
-            caption, threshold=request.threshold, keep_rounds=keep_rounds
+            caption,
+            threshold=request.threshold,
+            keep_rounds=keep_rounds,
+            keep_absent=request.keep_absent,
         )
         check_abandoned()
         self.counters.grounded.inc()

@@ -7,11 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.ndimage import binary_erosion
 from support.grounding import drawn
 from support.visitor import accessibility_problems
 
 from ppmn.grounding.formats import save
-from ppmn.grounding.result import Grounding
+from ppmn.grounding.result import Grounding, Instance
 
 CAPTION = "[Two dogs] 😀 on the <b>[green grass]</b>, and a [red ball] under the [blue sky]"
 
@@ -19,8 +20,13 @@ CAPTION = "[Two dogs] 😀 on the <b>[green grass]</b>, and a [red ball] under t
 @pytest.fixture
 def grounding() -> Grounding:
     grounding = drawn(CAPTION, width=320, height=200)
-    object.__setattr__(grounding[3], "presence", 0.2)  # "blue sky"
-    return replace(grounding, warnings=("The caption seems to be German.",))
+    sky = replace(grounding[3], presence=0.2, absent=True, threshold=1.0)
+    x = np.arange(12)[None].repeat(8, 0)
+    apart = [np.minimum(grounding[0].map, side.astype(np.float32)) for side in (x < 2, x > 2)]
+    instances = tuple(Instance(map, grounding[0].geometry, grounding[0].threshold) for map in apart)
+    dogs = replace(grounding[0], expected_iou=0.75, instances=instances)
+    warnings = ("The caption seems to be German.",)
+    return replace(grounding, phrases=(dogs, *grounding[1:3], sky), warnings=warnings, calibrated=True)
 
 
 @pytest.fixture
@@ -113,3 +119,15 @@ def test_accessibility(page: Any, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)
     page.keyboard.press("Tab")  # one phrase is highlighted
     assert accessibility_problems(page) == []
+
+
+def test_objects_are_counted_and_outlined(page: Any, grounding: Grounding) -> None:
+    note = page.locator("#list .score").first
+    assert "2 objects" in note.inner_text() and "0.75" in note.inner_text()
+    titles = note.locator("[title]").evaluate_all("(all) => all.map((part) => part.title)")
+    assert any("expected to have" in title for title in titles)
+    page.hover("#list li:first-child button")
+    inner = binary_erosion(grounding[0].mask, iterations=4)
+    outlined = (canvas(page)[..., 3] == 255) & inner
+    sides = [instance.mask for instance in grounding[0].instances]
+    assert all((outlined & side).any() for side in sides)  # between the objects, not around the phrase

@@ -168,6 +168,11 @@ def test_warnings_and_presence(client: httpx.Client, monkeypatch: pytest.MonkeyP
     set_presence(monkeypatch, {"red ball": 0.25, "two dogs": 0.9})
     answer = client.post(f"/api/images/{id}/ground", json={"caption": CAPTION}).json()
     assert [p["presence"] for p in answer["phrases"]] == [0.9, None, 0.25, None]
+    assert [p["absent"] for p in answer["phrases"]] == [False, False, True, False]
+    ball = answer["phrases"][2]
+    assert (ball["area"], ball["score"], ball["count"], ball["box"]) == (0, 0, 0, None)
+    kept = client.post(f"/api/images/{id}/ground", json={"caption": CAPTION, "keep_absent": True}).json()
+    assert kept["phrases"][2]["absent"] and kept["phrases"][2]["area"] > 0
 
 
 @pytest.mark.parametrize(

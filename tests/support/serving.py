@@ -22,6 +22,7 @@ from ppmn.grounding.result import Grounding
 from ppmn.model.folder import save_model
 from ppmn.serve.app import create_app
 
+EMPTY = {"threshold": 1.0, "instances": ()}  # of a phrase whose mask is withheld
 CAPTION = "In this image there are two dogs on the green grass, and a red ball under the blue sky."
 
 
@@ -77,10 +78,14 @@ def set_presence(monkeypatch: pytest.MonkeyPatch, presence: dict[str, float]) ->
     """Models say for each of these phrases how probable it is that it is in the image."""
     ground_phrases = EncodedImage.ground_phrases
 
-    def with_presence(self: EncodedImage, *args: Any, **options: Any) -> Grounding:
+    def with_presence(self: EncodedImage, *args: Any, keep_absent: bool = False, **options: Any) -> Grounding:
         grounding = ground_phrases(self, *args, **options)
         for phrase in grounding:
-            object.__setattr__(phrase, "presence", presence.get(phrase.text))
+            value = presence.get(phrase.text)
+            absent = value is not None and value < 0.5
+            found = {"presence": value, "absent": absent} | ({} if keep_absent or not absent else EMPTY)
+            for name, content in found.items():
+                object.__setattr__(phrase, name, content)
         return grounding
 
     monkeypatch.setattr(EncodedImage, "ground_phrases", with_presence)

@@ -67,11 +67,12 @@ function nearestPlace({ left, top, width, height }, frame, taken) {
   return places.sort((a, b) => distance(a) - distance(b)).find(isFree) || [x, y];
 }
 
-const SCORE_HELP = "Score: the mean response inside the mask, from 0 to 1. The higher it is, the surer the model is of the mask.";
+const SCORE_HELP = {
+  true: "Score: the IoU that the mask is expected to have with the true one, from 0 to 1.",
+  false: "Score: the mean response inside the mask, from 0 to 1. The higher it is, the surer the model is of the mask.",
+};
 const AREA_HELP = "Area: how much of the image the mask covers.";
-
-// Whether what a phrase names is probably not in the image; null if the model does not say.
-export const isAbsent = (presence) => presence != null && presence < 0.5;
+const COUNT_HELP = "Objects: each is outlined.";
 
 function explained(text, help, before, after) {
   const made = element("span");
@@ -80,11 +81,12 @@ function explained(text, help, before, after) {
   return made;
 }
 
-// "0.62 · 12.5 %": the score, and the fraction of the image that the mask covers; both are explained on hover and for
-// screen readers. Or a note where there is probably nothing to find.
-export function scoreNote({ score, fraction, presence }) {
+// "3 objects · 0.62 · 12.5 %": how many objects there are, the score, and the fraction of the image that the mask covers; all
+// are explained on hover and for screen readers. Or a note where there is probably nothing to find. A score is null where it
+// is not known.
+export function scoreNote({ score, calibrated, fraction, presence, absent, count }) {
   const note = element("span", { className: "score" });
-  if (isAbsent(presence)) {
+  if (absent) {
     note.classList.add("absent");
     note.textContent = "probably not in the image";
     note.title = `The model gives a probability of ${Math.round(100 * presence)} % that it is in the image.`;
@@ -92,11 +94,9 @@ export function scoreNote({ score, fraction, presence }) {
     note.textContent = "no mask";
     note.title = "No response is above the threshold.";
   } else {
-    note.append(
-      explained(score.toFixed(2), SCORE_HELP, ", score ", ""),
-      " · ",
-      explained(`${(100 * fraction).toFixed(1)} %`, AREA_HELP, "", " of the image"),
-    );
+    if (count > 1) note.append(explained(`${count} objects`, COUNT_HELP, ", ", ""), " · ");
+    if (score != null) note.append(explained(score.toFixed(2), SCORE_HELP[Boolean(calibrated)], ", score ", ""), " · ");
+    note.append(explained(`${(100 * fraction).toFixed(1)} %`, AREA_HELP, "", " of the image"));
   }
   return note;
 }

@@ -134,6 +134,17 @@ export function tint(image, masks, colors, opacity, outline) {
   });
 }
 
+// Paint the outlines of masks over what is in the ImageData: the objects of one phrase.
+export function outline(image, masks, color) {
+  masks.forEach((mask) => {
+    mask.pixels.forEach((kind, index) => {
+      if (kind !== 2) return;
+      const at = ((mask.y + Math.floor(index / mask.width)) * image.width + mask.x + (index % mask.width)) * 4;
+      image.data.set([...color, 255], at);
+    });
+  });
+}
+
 // Where a label goes: the cell inside the mask with the highest responses around it, in fractions of the image.
 export function labelPoint(map, { map_size: [rows, columns], content_size }, { width, height }, mask) {
   const [contentRows, contentColumns] = content_size;

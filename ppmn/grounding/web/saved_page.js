@@ -10,7 +10,8 @@ image.alt = data.caption;
 [image.width, image.height] = [canvas.width, canvas.height] = [data.width, data.height];
 
 const maps = data.phrases.map((phrase) => decodeMap(phrase.map));
-const masks = maps.map((map) => maskOf(map, data, data, data.threshold));
+const masks = maps.map((map, number) => maskOf(map, data, data, data.phrases[number].threshold));
+const objects = data.phrases.map(({ instances, threshold }) => instances.map((map) => maskOf(decodeMap(map), data, data, threshold)));
 const order = masks.map((_, number) => number).sort((a, b) => masks[b].area - masks[a].area); // large masks below
 let allMasks = null; // painted once
 let pinned = [];
@@ -18,11 +19,12 @@ let pinned = [];
 function paint(highlighted) {
   const layer = painter.createImageData(data.width, data.height);
   if (highlighted.length) for (let at = 3; at < layer.data.length; at += 4) layer.data[at] = 165;
-  const shown = order.filter((number) => (highlighted.length ? highlighted.includes(number) : !isAbsent(data.phrases[number].presence)));
+  const shown = order.filter((number) => !highlighted.length || highlighted.includes(number));
   groupEqual(masks, shown).forEach((group) => {
     const colors = group.map((number) => rgb(colorOf(number)));
     tint(layer, group.map((number) => masks[number]), colors, highlighted.length ? 0.25 : data.opacity, true);
   });
+  shown.forEach((number) => outline(layer, objects[number], rgb(colorOf(number))));
   return layer;
 }
 
@@ -65,12 +67,12 @@ function showPhrase(phrase, number) {
   button.append(
     element("span", { className: "number", text: number + 1 }),
     element("span", { text: phrase.text }),
-    scoreNote(phrase),
+    scoreNote({ ...phrase, calibrated: data.calibrated, count: objects[number].length }),
   );
   react(button, [number]);
   row.append(button);
   list.append(row);
-  if (!masks[number].area || isAbsent(phrase.presence)) return;
+  if (!masks[number].area) return;
   figure.append(label(number, phrase.text, labelPoint(maps[number], data, data, masks[number]), colorOf(number)));
 }
 

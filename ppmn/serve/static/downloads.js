@@ -21,7 +21,7 @@ async function download(name) {
   const file = name === CUTOUTS && phrases.length === 1 ? "cutout.png" : name; // one needs no archive
   try {
     await withProgress(`Making ${file} …`, async () => {
-      const response = await postForImage(image, `files/${file}`, { caption: grounding.caption, spans, threshold, opacity, outline });
+      const response = await postForImage(image, `files/${file}`, { caption: grounding.caption, spans, threshold, opacity, outline, keep_absent: true });
       save(await response.blob(), file);
     });
     showStatus(`${file} is saved.`);

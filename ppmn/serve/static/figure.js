@@ -1,6 +1,6 @@
 // The image with its masks and labels.
 import { label, markHighlighted, spreadLabels } from "./labels.js";
-import { covers, groupEqual, labelPoint, maskOf, rgb, tint } from "./maps.js";
+import { covers, groupEqual, labelPoint, maskOf, outline, rgb, tint } from "./maps.js";
 import { paintRound } from "./rounds.js";
 import { byId } from "./status.js";
 import { clearHighlight, colorOf, highlighted, isPassing, isShown, notify, onChange, onChangeFirst, point, state, togglePin } from "./state.js";
@@ -44,6 +44,7 @@ function updateMasks() {
   state.phrases.forEach(({ result }) => {
     if (!result || (result.threshold === state.threshold && result.width === canvas.width)) return;
     result.mask = maskOf(result.map, state.image, canvas, state.threshold);
+    result.objectMasks = result.objects.map((map) => maskOf(map, state.image, canvas, state.threshold));
     result.labelPoint = labelPoint(result.map, state.image, canvas, result.mask);
     [result.threshold, result.width] = [state.threshold, canvas.width];
   });
@@ -65,6 +66,7 @@ function paintMasks() {
   groupEqual(masks, painted()).forEach((group) => {
     tint(layer, group.map((number) => masks[number]), group.map((number) => rgb(colorOf(number))), state.opacity, state.outline);
   });
+  if (state.outline) painted().forEach((number) => outline(layer, state.phrases[number].result.objectMasks, rgb(colorOf(number))));
   return layer;
 }
 

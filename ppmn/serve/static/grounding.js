@@ -1,7 +1,6 @@
 // Ground the caption on the image, and keep the answer with the phrases it belongs to.
 import { phrasesFound } from "./caption.js";
 import { postForImage } from "./images.js";
-import { isAbsent } from "./labels.js";
 import { decodeMap } from "./maps.js";
 import { moveSpans, withoutBrackets } from "./spans.js";
 import { showError, showStatus, withProgress } from "./status.js";
@@ -31,16 +30,16 @@ function takeResults(phrases, text, answer) {
     const [moved] = move([start, end]);
     const phrase = moved && state.phrases.find((other) => other.start === moved[0] && other.end === moved[1]);
     if (!phrase) return;
-    const { map, presence } = answer.phrases[index];
-    phrase.result = { index, presence, map: decodeMap(map) };
-    phrase.hidden = phrase.hidden || isAbsent(presence);
+    const { map, presence, absent, score, instances } = answer.phrases[index];
+    phrase.result = { index, presence, absent, score, map: decodeMap(map), objects: instances.map((found) => decodeMap(found.map)) };
+    phrase.hidden = phrase.hidden || absent;
   });
 }
 
 function summary() {
   const results = state.phrases.flatMap(({ result }) => (result ? [result] : []));
-  const absent = results.filter(({ presence }) => isAbsent(presence)).length;
-  const found = results.filter(({ presence, mask }) => mask.area && !isAbsent(presence)).length;
+  const absent = results.filter((result) => result.absent).length;
+  const found = results.filter((result) => result.mask.area && !result.absent).length;
   const phrases = results.length === 1 ? "phrase" : "phrases";
   const rest = absent ? ` ${absent} ${absent === 1 ? "is" : "are"} probably not in the image.` : "";
   return `Found ${found} of ${results.length} ${phrases}.${rest}`;

@@ -60,6 +60,9 @@ onChange((what) => {
 async function start() {
   state.about = await (await request("/api/about")).json();
   byId("model").textContent = `model ${state.about.model}`;
+  byId("score-meaning").textContent = state.about.calibrated
+    ? "the IoU that the mask is expected to have with the true one, at the model's own threshold"
+    : "the mean response inside the mask";
   const { caption, added, removed, sample, image } = readLink();
   state.spans = { found: [], added, removed };
   state.text = caption; // the spans refer to it

@@ -1,7 +1,7 @@
 // The list of phrases: their scores, which of them are shown, and which are probably not in the image.
 import { removePhrase } from "./caption.js";
 import { icon } from "./icons.js";
-import { element, isAbsent, markHighlighted, scoreNote } from "./labels.js";
+import { element, markHighlighted, scoreNote } from "./labels.js";
 import { byId } from "./status.js";
 import { colorOf, highlighted, isPassing, isShown, notify, onChange, point, state, togglePin } from "./state.js";
 import { remember } from "./undo.js";
@@ -11,7 +11,11 @@ const list = byId("phrases");
 function score({ result }) {
   if (!result?.mask) return element("span", { className: "score" });
   const { width, height } = byId("masks");
-  return scoreNote({ ...result.mask, presence: result.presence, fraction: result.mask.area / (width * height) });
+  const { calibrated } = state.about;
+  const known = state.threshold === state.grounding.threshold ? result.score : null; // only at the threshold of the answer
+  const count = result.objectMasks.filter((mask) => mask.area).length;
+  const fraction = result.mask.area / (width * height);
+  return scoreNote({ ...result, score: calibrated ? known : result.mask.score, calibrated, fraction, count });
 }
 
 function phraseButton(phrase, number) {
@@ -59,7 +63,7 @@ function switchButton(phrase, number) {
 function onlyButton(phrase, number) {
   const isOnly = !phrase.hidden && state.phrases.every((other, n) => n === number || !isShown(other));
   const act = () => setHidden(isOnly ? "shown all" : `only “${phrase.text}”`, (other, n) =>
-    (isOnly ? n !== number && isAbsent(other.result?.presence) : n !== number));
+    (isOnly ? n !== number && Boolean(other.result?.absent) : n !== number));
   const button = iconButton("only", "only", `Only ${phrase.text}`, act);
   button.setAttribute("aria-pressed", isOnly);
   return button;

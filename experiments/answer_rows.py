@@ -1,0 +1,109 @@
+"""One line per phrase about held-out images: what the model says, and what is true; see calibrate.py."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+import ppmn
+from experiments.probes import Probe, held_out_sources, limited
+from ppmn.data.panoptic import IGNORE_ID
+from ppmn.evaluation.metrics import iou
+from ppmn.evaluation.selection import read_segment_ids
+from ppmn.files import replacing
+from ppmn.grounding.answers import postprocess_maps
+from ppmn.grounding.calibration import MapEvidence, map_features
+from ppmn.grounding.encoded_image import EncodedImage
+from ppmn.grounding.grounder import Grounder
+
+EXPRESSIONS = "expression"  # the row of what people wrote about objects of refcoco
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """One phrase: the row of its probe, whether it is in the image, its map, and the IoU of its mask."""
+
+    row: str
+    image: str  # the file's name without its suffix
+    present: bool
+    features: list[float]  # MAP_FEATURES
+    presence: float | None  # the logit of the network
+    empty: bool  # no pixel is above the threshold
+    iou: float
+
+
+def expression_probes(root: Path, images: int, seed: int) -> list[Probe]:
+    """What people wrote about objects, up to four per image, of so many images."""
+    rng, probes = np.random.default_rng(seed), []
+    for panoptic in held_out_sources(root, ["refcoco"]):
+        for image in panoptic.images:
+            found = [(s.id, text) for s in image.segments for text in s.expressions if text.strip()]
+            for number in rng.permutation(len(found))[:4]:
+                id, text = found[number]
+                probes.append(Probe(image, text, (0, len(text)), (id,), EXPRESSIONS))
+    return limited(probes, images, seed)
+
+
+def collect(model: str, probes: Sequence[Probe], file: Path, *, processes: int) -> None:
+    """Measure every probe, images shared by processes, and write the rows."""
+    by_image: dict[Path, list[Probe]] = defaultdict(list)
+    for probe in probes:
+        by_image[probe.image.file].append(probe)
+    groups = list(by_image.values())
+    parts = [(model, groups[n::processes], n == 0) for n in range(processes)]
+    if processes == 1:
+        found = [_measure_part(*parts[0])]
+    else:
+        with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+            found = list(pool.map(_measure_part, *zip(*parts, strict=True)))
+    with replacing(file) as part:
+        lines = (json.dumps(asdict(row)) + "\n" for rows in found for row in rows)
+        part.write_text("".join(lines), encoding="utf-8")
+
+
+def read_rows(file: Path) -> list[AnswerRow]:
+    """The rows of a file."""
+    return [AnswerRow(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def _measure_part(model: str, groups: Sequence[list[Probe]], shown: bool) -> list[AnswerRow]:
+    grounder = ppmn.load(model)
+    progress = tqdm(groups, grounder.name, unit="image", disable=None if shown else True)
+    return [row for mine in progress for row in measure_image(grounder, mine)]
+
+
+def measure_image(grounder: Grounder, probes: Sequence[Probe]) -> Iterator[AnswerRow]:
+    """The rows of one image, which is encoded once."""
+    encoded = grounder.encode(probes[0].image.file)
+    ids = read_segment_ids(probes[0].image)
+    evidence = _evidence(encoded, probes)
+    maps = postprocess_maps(evidence.responses, grounder.model.config)
+    features = map_features(evidence, maps, grounder.threshold)
+    for number, probe in enumerate(probes):
+        mask = encoded.geometry.mask(maps[number], grounder.threshold) & (ids != IGNORE_ID)
+        truth = np.isin(ids, probe.segment_ids)
+        yield AnswerRow(
+            probe.row,
+            probe.image.file.stem,
+            bool(probe.segment_ids),
+            features[number].tolist(),
+            None if evidence.presence is None else float(evidence.presence[number]),
+            not mask.any(),
+            iou(mask, truth) if truth.any() else 0.0,
+        )
+
+
+@torch.inference_mode()
+def _evidence(encoded: EncodedImage, probes: Sequence[Probe]) -> MapEvidence:
+    """All probes of an image at once; each is a caption of its own, and captions do not know each other."""
+    tokenize = encoded.model.text_encoder.tokenize
+    captions = [tokenize(probe.caption, [probe.span]) for probe in probes]
+    maps, queries = encoded.model.ground(encoded.pixels, captions, per_image=[len(captions)])
+    return encoded.evidence(queries, maps)

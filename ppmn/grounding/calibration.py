@@ -1,0 +1,84 @@
+"""What a network's numbers mean: the probability that a phrase is in the image, and the IoU of its mask.
+
+NumPy only, on plain arrays, so that every runtime can use it. The numbers are those of the model's
+configuration; experiments/calibrate.py fits them on held-out images.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import label
+
+from ppmn.config import CalibrationConfig
+from ppmn.errors import InputError
+from ppmn.grounding.maps import EIGHT_NEIGHBOURS
+from ppmn.types import Map
+
+MAP_FEATURES = ("peak", "inside", "area", "sharpness", "agreement", "parts", "presence", "certainty")
+_TINY = 1e-4
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MapEvidence:
+    """What a network says about the P phrases of a caption.
+
+    Attributes:
+        responses: Probabilities of the last map, before post-processing, (P, H, W).
+        before: Those of the map before it; the same where the network has one map only.
+        presence: Logits that what the phrases name is in the image, (P,); None: the network does not say.
+        certainty: How much of what each phrase points at lies in its drawn mask, (P,); None as `presence`.
+    """
+
+    responses: Map
+    before: Map
+    presence: Values | None = None
+    certainty: Values | None = None
+
+
+def map_features(evidence: MapEvidence, maps: Map, threshold: float) -> Values:
+    """MAP_FEATURES of phrases whose post-processed maps (P, H, W) are cut at `threshold`: (P, features)."""
+    raw, count = evidence.responses.astype(np.float64), len(maps)
+    masks = maps > threshold
+    sizes = masks.sum((1, 2))
+    inside = (raw * masks).sum((1, 2))
+    outside = raw.sum((1, 2)) - inside
+    before = evidence.before.astype(np.float64)
+    columns = {
+        "peak": logit(raw.max((1, 2), initial=0)),
+        "inside": logit(inside / np.maximum(sizes, 1)),
+        "area": np.log(sizes / max(masks[0].size, 1) + _TINY) if count else sizes,
+        "sharpness": inside / np.maximum(sizes + outside, _TINY),  # soft IoU of a map with its own mask
+        "agreement": np.minimum(raw, before).sum((1, 2)) / np.maximum(raw, before).sum((1, 2)).clip(_TINY),
+        "parts": np.log1p([label(mask, EIGHT_NEIGHBOURS)[1] for mask in masks]),
+        "presence": np.zeros(count) if evidence.presence is None else evidence.presence,
+        "certainty": np.zeros(count) if evidence.certainty is None else evidence.certainty,
+    }
+    return np.stack([np.asarray(columns[name], np.float64) for name in MAP_FEATURES], 1)
+
+
+def expected_iou(features: Values, weights: Sequence[float]) -> Values:
+    """The IoU that masks are expected to have, (P,), from their features (P, n) and a bias with n weights."""
+    if len(weights) != features.shape[1] + 1:
+        raise InputError(
+            f"calibration.score_weights has {len(weights)} numbers; this ppmn needs {features.shape[1] + 1}"
+        )
+    return sigmoid(weights[0] + features @ np.asarray(weights[1:]))
+
+
+def presence_probability(logits: Values, config: CalibrationConfig) -> Values:
+    """The probability that what phrases name is in the image, from the logits of the network."""
+    return sigmoid(config.presence_scale * logits + config.presence_bias)
+
+
+def logit(probability: Values) -> Values:
+    """The logit of probabilities, which are kept away from 0 and 1."""
+    p = np.clip(probability, _TINY, 1 - _TINY)
+    return np.log(p) - np.log1p(-p)
+
+
+def sigmoid(x: Values) -> Values:
+    """1 / (1 + exp(-x)) without overflow."""
+    return np.exp(-np.logaddexp(0, -x))
