@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ppmn.grounding.render import cut_out, overlay
     from ppmn.grounding.result import Grounding, PhrasePrediction
     from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
+    from ppmn.training.publish import push_to_hub
 
 __version__ = "0.1.0"
 _MODULES = {
@@ -29,6 +30,7 @@ _MODULES = {
     "grounding.render": ("cut_out", "overlay"),
     "grounding.result": ("Grounding", "PhrasePrediction"),
     "phrases.rules": ("Phrase", "find_phrases", "parse_brackets"),
+    "training.publish": ("push_to_hub",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 __all__ = ["__version__", *_HOME]  # noqa: PLE0604

@@ -58,6 +58,12 @@ def pointing() -> TrainConfig:
     return replace(config, model=model, lr=5e-4, lr_text=1e-4, ema_decay=0.998, **recipe)
 
 
+def finetune() -> TrainConfig:
+    """A model that is given, on a few hundred photos of one's own: the encoders stay as they are."""
+    recipe: dict[str, Any] = {"warmup": 20, "ema_decay": 0.98, "narratives_per_image": 2}
+    return replace(compact(), epochs=10, lr=2e-4, augment=Augment(mirror=True), **recipe)
+
+
 def _small(image: ImageConfig, sides: tuple[int, int], **recipe: Any) -> TrainConfig:
     """What `scenes` and `compact` share: two rounds, one query per phrase, MiniLM frozen, a cosine."""
     model = ModelConfig(
@@ -82,6 +88,7 @@ PRESETS: dict[str, Callable[[], TrainConfig]] = {
     "scenes": scenes,
     "compact": compact,
     "pointing": pointing,
+    "finetune": finetune,
 }
 
 

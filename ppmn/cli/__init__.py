@@ -7,10 +7,10 @@ import sys
 from collections.abc import Sequence
 
 from ppmn import __version__
-from ppmn.cli import ablate, convert, data, evaluate, export, ground, profile, serve, train
+from ppmn.cli import ablate, convert, data, evaluate, export, ground, profile, push, serve, train
 from ppmn.errors import InputError
 
-COMMANDS = (ground, serve, data, train, evaluate, ablate, profile, convert, export)
+COMMANDS = (ground, serve, data, train, evaluate, ablate, profile, convert, export, push)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """`--model`, the model to run."""
-    parser.add_argument("--model", default="compact", help="name or folder of a model (default: compact)")
+    parser.add_argument(
+        "--model", default="compact", help="name, folder or hub name of a model (default: compact)"
+    )
 
 
 def add_device(parser: argparse.ArgumentParser) -> None:
     """`--device`, where it runs."""
-    parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
+    parser.add_argument("--device", help="cpu, cuda, cuda:N or mps (default: the CUDA GPU if there is one)")
 
 
 def add_out(parser: argparse.ArgumentParser, help: str, metavar: str = "DIR", required: bool = True) -> None:

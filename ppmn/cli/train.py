@@ -15,16 +15,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_out(parser, "the run's folder")
     add = parser.add_argument
     add("--skip-bad", type=int, default=0, metavar="N", help="skip up to N images that cannot be read")
+    log = "where curves are shown (default: tensorboard if it is installed)"
+    add("--log", choices=("wandb", "tensorboard", "none"), help=log)
     add("--dry-run", action="store_true", help="check data, memory and one step; estimate the time")
 
 
 def add_training_arguments(sub: argparse.ArgumentParser) -> None:
     """What `ppmn train` and `ppmn ablate` share."""
     add = sub.add_argument
-    add("--preset", required=True, help="paper, ppmn-released, dagger, scenes or compact")
+    presets = "paper, ppmn-released, dagger, scenes, compact, pointing or finetune (default with --init)"
+    add("--preset", help=presets)
     data = "data set to train on; repeatable, sampled in proportion to the weights"
     add("--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help=data)
-    add("--init", metavar="MODEL", help="name or folder of a model to start from")
+    add("--init", metavar="MODEL", help="name, folder or hub name of a model to start from")
     add("--cache", type=Path, metavar="DIR", help="keep the outputs of frozen encoders")
     add("--epochs", type=int, help="number of epochs (default: the preset's)")
     add("--batch-size", type=int, help="images per step (default: the preset's)")
@@ -37,14 +40,20 @@ def training_config(args: argparse.Namespace) -> Any:
     """The configuration that the arguments describe."""
     from dataclasses import replace
 
+    from ppmn.config import CalibrationConfig
     from ppmn.model.folder import model_folder, read_config
     from ppmn.presets import PRESETS, override
 
-    if args.preset not in PRESETS:
-        raise InputError(f"there is no preset {args.preset!r}; there are {', '.join(PRESETS)}")
-    config = PRESETS[args.preset]()
-    if args.init:
-        config = replace(config, model=read_config(model_folder(args.init)))
+    preset = args.preset or ("finetune" if args.init else None)
+    if preset not in PRESETS:
+        wrong = f"there is no preset {preset!r}" if preset else "--preset is missing (--init needs none)"
+        raise InputError(f"{wrong}; there are {', '.join(PRESETS)}")
+    config = PRESETS[preset]()
+    if preset == "finetune" and not args.init:
+        raise InputError("the preset finetune trains a model further: give it with --init")
+    if args.init:  # what was fitted to its weights does not fit those of the new model
+        model = replace(read_config(model_folder(args.init)), calibration=CalibrationConfig())
+        config = replace(config, model=model)
     short = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed")}
     fields = [f"{name}={value}" for name, value in short.items() if value is not None]
     for text in [*fields, *args.set]:
@@ -70,4 +79,5 @@ def run(args: argparse.Namespace) -> None:
             cache=args.cache,
             skip_bad=args.skip_bad,
             dry_run=args.dry_run,
+            log_to=args.log,
         )

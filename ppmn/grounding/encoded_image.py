@@ -209,7 +209,7 @@ class EncodedImage:
         last, before = (_probabilities(queries, H) for H in (maps.H[-1], maps.H[-2:][0]))
         if maps.presence is None or maps.certainty is None:
             return MapEvidence(last, before)
-        presence, certainty = (values.double().cpu().numpy() for values in (maps.presence, maps.certainty))
+        presence, certainty = (values.cpu().double().numpy() for values in (maps.presence, maps.certainty))
         return MapEvidence(last, before, presence, certainty)
 
     @torch.inference_mode()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
+from ppmn.grounding.device import place
 from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.maps import MapGeometry
 from ppmn.grounding.result import Grounding
@@ -29,9 +30,9 @@ def load(name_or_folder: str | Path = "compact", *, device: str | None = None) -
     """Load a model that is ready to ground captions.
 
     Args:
-        name_or_folder: A model that ships with ppmn ("compact"), or a folder that `ppmn train` or
-            `ppmn convert` wrote.
-        device: "cpu", "cuda" or "cuda:1"; None takes the GPU where there is one.
+        name_or_folder: A model that ships with ppmn ("compact"), a folder that `ppmn train` or
+            `ppmn convert` wrote, or a model on the Hugging Face hub ("owner/name", "owner/name@revision").
+        device: "cpu", "cuda", "cuda:1" or "mps"; None takes the CUDA GPU where there is one.
 
     Returns:
         A grounder with the model on its device.
@@ -53,7 +54,7 @@ class Grounder:
 
     Args:
         model: The network.
-        device: "cpu", "cuda" or "cuda:1"; None takes the GPU where there is one.
+        device: "cpu", "cuda", "cuda:1" or "mps"; None takes the CUDA GPU where there is one.
         name: The name that results carry.
 
     Raises:
@@ -69,11 +70,8 @@ class Grounder:
     """
 
     def __init__(self, model: PPMN, *, device: str | None = None, name: str = "model") -> None:
-        self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            self.model = model.to(self.device).eval()
-        except (RuntimeError, AssertionError) as error:
-            raise InputError(f"the device {self.device} cannot be used ({error})") from error
+        self.device = place(model, device)
+        self.model = model.eval()
         self.name = name
 
     @property

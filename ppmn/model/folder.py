@@ -21,6 +21,7 @@ from ppmn.errors import InputError
 from ppmn.files import replacing
 from ppmn.model.compress import compress, expand
 from ppmn.model.dinov2 import DINOV2_WEIGHTS, DINOv2FPN
+from ppmn.model.hub import download_model, is_hub_name
 from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import PACKAGE_PREFIX, TextEncoder, resolve_source
@@ -31,13 +32,15 @@ MODEL_FILE, CONFIG_FILE, _TEXT_FOLDER = "model.safetensors", "config.json", "tex
 
 
 def model_folder(name_or_dir: str | Path) -> Path:
-    """The folder of a shipped model, by its name, or the folder that is given."""
+    """The folder of a shipped model, by its name; the folder that is given; or that of a model on the hub."""
     if name_or_dir in SHIPPED_MODELS:
         folder = Path(__file__).parents[1] / "weights" / str(name_or_dir)
         if not folder.is_dir():
             raise InputError(f"the model {name_or_dir} is not part of this installation of ppmn")
         return folder
     folder = Path(name_or_dir).expanduser()
+    if not folder.is_dir() and is_hub_name(str(name_or_dir)):
+        return download_model(str(name_or_dir))
     if not folder.is_dir():
         raise InputError(
             f"{name_or_dir} is neither a model folder nor a shipped model ({', '.join(SHIPPED_MODELS)})"

@@ -4,7 +4,6 @@ import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from ppmn.errors import InputError
 from ppmn.files import make_folder, read_json, replacing, write_json
+from ppmn.training.tracking import LogKind, Tracker, open_tracker
 
 
 @dataclass
@@ -29,12 +29,13 @@ class Progress:
 class RunFolder:
     """One run's folder: `train.json`, `log.jsonl`, `checkpoints/`, `best.pt`, and at the end the model."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, log_to: LogKind | None = None) -> None:
+        self.folder, self.log_to = folder, log_to
+        self.tracker: Tracker | None = None
         make_folder(folder / "checkpoints")
 
     def claim(self, identity: Mapping[str, Any]) -> None:
-        """Write the identity of the run, or refuse if the folder holds another run."""
+        """Write the identity of the run, or refuse if the folder holds another run; open its curves."""
         file = self.folder / "train.json"
         wanted = json.loads(json.dumps(identity))
         if not file.is_file():
@@ -45,6 +46,7 @@ class RunFolder:
             raise InputError(
                 f"{self.folder} holds a run of another configuration ({shown}); choose another --out"
             )
+        self.tracker = open_tracker(self.log_to, self.folder, wanted)
 
     def threads(self) -> int:
         """The number of threads that the run started with, 0 if it is new: other numbers give other bits."""
@@ -79,22 +81,13 @@ class RunFolder:
         return _read_checkpoint(file) if file.is_file() else None
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Append one JSON line, and points of curves if TensorBoard is installed."""
+        """Append one JSON line, and points of curves where they are shown."""
         with (self.folder / "log.jsonl").open("a", encoding="utf-8") as log:
             log.write(json.dumps(line) + "\n")
-        if self.board is not None:
+        if self.tracker is not None:
             values = {**line, **{f"validation/{k}": v for k, v in line.get("validation", {}).items()}}
-            for name, value in values.items():
-                if isinstance(value, float):
-                    self.board.add_scalar(name, value, line["total"])
-
-    @cached_property
-    def board(self) -> Any:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return None
-        return SummaryWriter(str(self.folder / "tensorboard"))
+            numbers = {name: value for name, value in values.items() if isinstance(value, float)}
+            self.tracker(numbers, line["total"])
 
     def rewind_log(self, progress: Progress) -> None:
         """Remove the lines of steps and evaluations that will be repeated."""

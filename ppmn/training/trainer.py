@@ -47,6 +47,7 @@ from ppmn.training.interrupt import held_interrupt
 from ppmn.training.run_folder import Progress, RunFolder
 from ppmn.training.schedule import WeightAverage, copy_weights, learning_rate, parameter_groups
 from ppmn.training.sources import open_training_sources
+from ppmn.training.tracking import LogKind
 from ppmn.training.validation import validate, validation_narratives
 
 _log = logging.getLogger(__name__)
@@ -61,12 +62,13 @@ def train(
     cache: Path | None = None,
     skip_bad: int = 0,
     dry_run: bool = False,
+    log_to: LogKind | None = None,
 ) -> None:
     """Train a network and write it to `out`; a run that was stopped continues.
 
     With `init`, start from `read_config(init)` and change fields of it: `config.model` is compared with it.
     """
-    folder, device = RunFolder(out), process_device()
+    folder, device = RunFolder(out, log_to), process_device()
     if config.precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
         raise InputError("precision is bfloat16, which this GPU does not support; set precision=float32")
     threads = folder.threads() or torch.get_num_threads()

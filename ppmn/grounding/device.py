@@ -1,0 +1,42 @@
+"""Where a model runs: a CPU, a CUDA GPU, or Apple's GPU (mps) as far as that supports the model."""
+
+import logging
+
+import torch
+
+from ppmn.errors import InputError
+from ppmn.model.network import PPMN
+
+_log = logging.getLogger(__name__)
+
+
+def place(model: PPMN, device: str | None) -> str:
+    """Put a model on a device and return its name; None takes a CUDA GPU where there is one, else the CPU.
+
+    What Apple's GPU does not support is noticed on a small image, and then the model runs on the CPU.
+    """
+    chosen = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        model.to(chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"the device {chosen} cannot be used ({error})") from error
+    if not chosen.startswith("mps"):
+        return chosen
+    missing = unsupported(model)
+    if missing is None:
+        return chosen
+    _log.warning("the device %s does not support this model (%s): it runs on the CPU", chosen, missing)
+    model.to("cpu")
+    return "cpu"
+
+
+@torch.inference_mode()
+def unsupported(model: PPMN) -> str | None:
+    """What a model's device cannot compute, as a sentence; None if nothing is missing."""
+    side = 2 * model.image_encoder.multiple
+    caption = model.text_encoder.tokenize("a dog", [(2, 5)])
+    try:
+        model.eval()([torch.zeros(3, side, side, dtype=torch.uint8)], [caption])
+    except (NotImplementedError, RuntimeError, TypeError) as error:
+        return str(error).strip().splitlines()[0]
+    return None

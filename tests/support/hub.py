@@ -1,0 +1,90 @@
+"""A stand-in for the Hugging Face hub: the requests that downloading and uploading a model make."""
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub:
+    """Repositories by name; each is a table of files."""
+
+    def __init__(self) -> None:
+        self.repos: dict[str, dict[str, bytes]] = {}
+        self.private: dict[str, bool] = {}
+        self.tokens: list[str] = []
+        self.downloads: list[str] = []
+
+
+def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def answer(self, status: int, content: bytes, headers: dict[str, str] | None = None) -> None:
+            self.send_response(status)
+            for name, value in {"Content-Length": str(len(content)), **(headers or {})}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        def json(self, status: int, content: object) -> None:
+            self.answer(status, json.dumps(content).encode(), {"Content-Type": "application/json"})
+
+        def do_GET(self) -> None:
+            parts = self.path.partition("?")[0].strip("/").split("/")
+            if parts[:2] == ["api", "models"]:
+                repo = "/".join(parts[2:4])
+                if repo not in hub.repos:
+                    return self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+                siblings = [{"rfilename": name} for name in hub.repos[repo]]
+                return self.json(200, {"id": repo, "sha": SHA, "siblings": siblings, "tags": []})
+            repo, name = "/".join(parts[:2]), "/".join(parts[4:])
+            content = hub.repos[repo][name]
+            if self.command == "GET":
+                hub.downloads.append(name)
+            etag = f'"{hashlib.sha256(content).hexdigest()}"'
+            return self.answer(200, content, {"ETag": etag, "X-Repo-Commit": SHA})
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            hub.tokens.append(self.headers.get("Authorization", ""))
+            parts = self.path.partition("?")[0].strip("/").split("/")
+            if parts == ["api", "repos", "create"]:
+                made = json.loads(body)
+                name = f"{made['organization']}/{made['name']}" if made.get("organization") else made["name"]
+                hub.repos.setdefault(name, {})
+                hub.private[name] = bool(made.get("private"))
+                return self.json(200, {"url": f"http://hub/{name}"})
+            repo = "/".join(parts[2:4])
+            if parts[4] == "preupload":
+                files = [{"path": f["path"], "uploadMode": "regular"} for f in json.loads(body)["files"]]
+                return self.json(200, {"files": files})
+            for line in body.decode().splitlines():
+                row = json.loads(line)
+                if row["key"] == "file":
+                    hub.repos[repo][row["value"]["path"]] = base64.b64decode(row["value"]["content"])
+            return self.json(200, {"commitUrl": f"http://hub/{repo}/commit/{SHA}", "commitOid": SHA})
+
+    return Handler
+
+
+@contextmanager
+def running_hub() -> Iterator[tuple[Hub, str]]:
+    """A hub on a port of its own, and its address."""
+    hub = Hub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler(hub))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    yield hub, f"http://127.0.0.1:{server.server_address[1]}"
+    server.shutdown()
+    server.server_close()
+    thread.join(10)
