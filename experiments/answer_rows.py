@@ -13,6 +13,7 @@ import torch
 from tqdm import tqdm
 
 import ppmn
+from experiments.measure_words import expression_probes
 from experiments.probes import Probe, held_out_sources, limited
 from ppmn.data.panoptic import IGNORE_ID
 from ppmn.evaluation.metrics import iou
@@ -23,7 +24,7 @@ from ppmn.grounding.calibration import MapEvidence, map_features
 from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.grounder import Grounder
 
-EXPRESSIONS = "expression"  # the row of what people wrote about objects of refcoco
+_PER_IMAGE = 4  # phrases that people wrote
 
 
 @dataclass(frozen=True)
@@ -39,16 +40,14 @@ class AnswerRow:
     iou: float
 
 
-def expression_probes(root: Path, images: int, seed: int) -> list[Probe]:
-    """What people wrote about objects, up to four per image, of so many images."""
-    rng, probes = np.random.default_rng(seed), []
+def people_probes(root: Path, images: int, seed: int) -> list[Probe]:
+    """What people wrote to tell objects apart, up to four phrases per image, of so many images."""
+    rng, by_image = np.random.default_rng(seed), defaultdict(list)
     for panoptic in held_out_sources(root, ["refcoco"]):
-        for image in panoptic.images:
-            found = [(s.id, text) for s in image.segments for text in s.expressions if text.strip()]
-            for number in rng.permutation(len(found))[:4]:
-                id, text = found[number]
-                probes.append(Probe(image, text, (0, len(text)), (id,), EXPRESSIONS))
-    return limited(probes, images, seed)
+        for probe in expression_probes(panoptic):
+            by_image[probe.image.file].append(probe)
+    chosen = [mine[n] for mine in by_image.values() for n in rng.permutation(len(mine))[:_PER_IMAGE]]
+    return limited(chosen, images, seed)
 
 
 def collect(model: str, probes: Sequence[Probe], file: Path, *, processes: int) -> None:

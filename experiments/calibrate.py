@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments import probes as shared
-from experiments.answer_rows import AnswerRow, collect, expression_probes, read_rows
+from experiments.answer_rows import AnswerRow, collect, people_probes, read_rows
 from experiments.calibration_figure import draw_figure
 from experiments.measure_absent import LOST, Score, make_probes, summary
 from ppmn.config import CalibrationConfig, ModelConfig
@@ -135,7 +135,7 @@ def _errors(pairs: Sequence[tuple[Values, Values]]) -> dict[str, Any]:
 
 def absent_curves(rows: Sequence[AnswerRow]) -> dict[str, Any]:
     """Absent phrases caught against present ones lost, for every kind of absent phrases."""
-    return summary([Score(row.row, Path(row.image), row.presence or 0.0) for row in rows])
+    return summary([Score(row.row, Path(row.image), row.presence or 0.0, row.empty) for row in rows])
 
 
 def write_calibration(folder: Path, calibration: CalibrationConfig) -> None:
@@ -176,8 +176,8 @@ def main() -> None:
     args = shared.parse_arguments(__doc__, add)
     (name,) = args.model
     if not args.rows.is_file():
-        expressions = expression_probes(args.data_root, (args.images or 300) // 5, args.seed)
-        collect(name, [*make_probes(args), *expressions], args.rows, processes=args.processes)
+        people = people_probes(args.data_root, (args.images or 300) // 5, args.seed)
+        collect(name, [*make_probes(args), *people], args.rows, processes=args.processes)
     rows = read_rows(args.rows)
     found, calibration = cross_fitted(rows), fit(rows)
     curves = absent_curves(rows) if "presence" in found else {}

@@ -16,7 +16,6 @@ from ppmn.data.partition import in_part
 from ppmn.evaluation.metrics import bootstrap, iou
 from ppmn.evaluation.selection import read_segment_ids
 from ppmn.files import write_json
-from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.grounder import Grounder
 from ppmn.types import Span
 
@@ -89,21 +88,6 @@ def measure(grounder: Grounder, probes: Sequence[Probe]) -> list[float]:
             truth = np.isin(ids, probe.segment_ids)
             ious[number] = iou(mask, truth) if truth.any() else 0.0
     return ious
-
-
-def presence_scores(
-    grounder: Grounder, encoded: EncodedImage, caption: str, spans: list[Span]
-) -> list[float]:
-    """How sure the model is that each phrase is in the image: its presence logit where it has one.
-
-    Otherwise the mean response inside the mask, 0 if that is empty.
-    """
-    _, maps = encoded.maps(caption, spans)
-    presence = getattr(maps, "presence", None)
-    if presence is not None:
-        return [float(logit) for logit in presence]
-    responses = encoded.responses(caption, spans)
-    return [encoded.geometry.stats(response, grounder.threshold).mean_response for response in responses]
 
 
 def percentage(hits: Sequence[bool], images: Sequence[Path]) -> dict[str, Any]:
