@@ -32,7 +32,7 @@ from ppmn.grounding.calibration import expected_iou, presence_probability, sigmo
 from ppmn.model.folder import CONFIG_FILE, model_folder
 
 BINS = 15
-_RIDGE = 1e-2  # on standardised features, per phrase
+_RIDGE = 1e-4  # on standardised features, per phrase
 Values = NDArray[np.float64]
 
 
@@ -109,6 +109,8 @@ def cross_fitted(rows: Sequence[AnswerRow]) -> dict[str, Any]:
     scores: list[tuple[Values, Values]] = []
     presences: list[tuple[Values, Values]] = []
     lost, caught = [], []
+    if not all(halves):
+        raise SystemExit("all images are in one half: take more of them with --images")
     for mine, others in (halves, halves[::-1]):
         config = fit(others)
         kept = shown(mine, config)

@@ -3,7 +3,8 @@
 python -m experiments.docs_images [--model compact] [-o docs/images]
 
 overlay.jpg and contact.jpg show photos of installed packages, page.jpg the saved page and serve.jpg the
-server's page in headless chromium, compact_scenes.jpg the best, median and worst of 60 drawn scenes.
+server's page in headless chromium, serve_phone.jpg the same at the size of a phone, compact_scenes.jpg the
+best, median and worst of 60 drawn scenes.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from ppmn.training.sources import Source
 from ppmn.training.validation import sheet_row
 
 SAMPLE = "motorcycle"  # in overlay.jpg and page.jpg
+PHONE = (390, 844)  # width and height
 TILE_SIZE, LINE_HEIGHT = (480, 360), 20
 SCENES, SEED = 60, 5
 SHOWN_SCENES = 2  # of the best, the median and the worst
@@ -71,13 +73,16 @@ def scene_sheet(grounder: Grounder, file: Path) -> None:
             picture.convert("RGB").save(file, quality=85)
 
 
-def screenshot(url: str, file: Path, *, chromium: str, ground: bool = False, height: int = 900) -> None:
+def screenshot(
+    url: str, file: Path, *, chromium: str, ground: bool = False, size: tuple[int, int] = (1280, 900)
+) -> None:
     """A page in a headless browser; with `ground`, after its first sample was grounded."""
     from playwright.sync_api import expect, sync_playwright
 
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page: Any = browser.new_page(viewport={"width": 1280, "height": height})
+        viewport = {"width": size[0], "height": size[1]}
+        page: Any = browser.new_page(viewport=viewport, is_mobile=size == PHONE, has_touch=size == PHONE)
         page.goto(url)
         if ground:
             page.locator("#samples button").first.click()
@@ -102,9 +107,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         ppmn.save(grounding, folder, formats=["html"])
         (saved,) = Path(folder).glob("*.html")
-        screenshot(saved.as_uri(), args.out / "page.jpg", chromium=args.chromium, height=640)
+        screenshot(saved.as_uri(), args.out / "page.jpg", chromium=args.chromium, size=(1280, 640))
     with serving(args.model) as url:
         screenshot(url, args.out / "serve.jpg", chromium=args.chromium, ground=True)
+        screenshot(url, args.out / "serve_phone.jpg", chromium=args.chromium, ground=True, size=PHONE)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import torch
 from ppmn.errors import InputError
 from ppmn.model.network import PPMN
 
+_SIDE = 128  # of a small image, in pixels
 _log = logging.getLogger(__name__)
 
 
@@ -33,7 +34,8 @@ def place(model: PPMN, device: str | None) -> str:
 @torch.inference_mode()
 def unsupported(model: PPMN) -> str | None:
     """What a model's device cannot compute, as a sentence; None if nothing is missing."""
-    side = 2 * model.image_encoder.multiple
+    multiple = model.image_encoder.multiple
+    side = multiple * -(-_SIDE // multiple)
     caption = model.text_encoder.tokenize("a dog", [(2, 5)])
     try:
         model.eval()([torch.zeros(3, side, side, dtype=torch.uint8)], [caption])

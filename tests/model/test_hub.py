@@ -47,7 +47,7 @@ def test_a_model_goes_to_the_hub_and_comes_back(
     hub: Hub, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["push", str(folder), "me/dogs", "--private"]) == 0
-    assert capsys.readouterr().out.startswith("http://hub/me/dogs/commit/")
+    assert "/me/dogs/commit/" in capsys.readouterr().out
     files = hub.repos["me/dogs"]
     assert {"config.json", "model.safetensors", "README.md", "text/config.json"} <= set(files)
     assert not any(name.endswith((".pt", ".bin", ".jsonl")) or name == "train.json" for name in files)

@@ -63,7 +63,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 name = f"{made['organization']}/{made['name']}" if made.get("organization") else made["name"]
                 hub.repos.setdefault(name, {})
                 hub.private[name] = bool(made.get("private"))
-                return self.json(200, {"url": f"http://hub/{name}"})
+                return self.json(200, {"url": f"http://{self.headers['Host']}/{name}"})
             repo = "/".join(parts[2:4])
             if parts[4] == "preupload":
                 files = [{"path": f["path"], "uploadMode": "regular"} for f in json.loads(body)["files"]]
@@ -72,7 +72,8 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 row = json.loads(line)
                 if row["key"] == "file":
                     hub.repos[repo][row["value"]["path"]] = base64.b64decode(row["value"]["content"])
-            return self.json(200, {"commitUrl": f"http://hub/{repo}/commit/{SHA}", "commitOid": SHA})
+            address = f"http://{self.headers['Host']}/{repo}/commit/{SHA}"
+            return self.json(200, {"commitUrl": address, "commitOid": SHA})
 
     return Handler
 

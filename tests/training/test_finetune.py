@@ -1,5 +1,7 @@
 """Fine-tuning by one command, on a small stand-in: with captions, and with category masks only."""
 
+import json
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -14,8 +16,10 @@ from support.models import small_ppmn
 import ppmn
 from ppmn.cli import main
 from ppmn.config import CalibrationConfig
+from ppmn.data.panoptic import read_panoptic
 from ppmn.model.folder import load_model, save_model
 
+PROJECT = Path(__file__).resolve().parents[2]
 SMALL = ("--epochs=1", "--batch-size=4", "--set=workers=0", "--set=validation_images=2")
 
 
@@ -54,6 +58,40 @@ def test_one_command_trains_a_model_further(
     assert after.config.calibration == CalibrationConfig()  # what was fitted does not fit any more
     assert len(ppmn.load(out, device="cpu").ground(Image.new("RGB", (64, 48)), "a red ball")) == 1
     assert not (out / "tensorboard").exists()
+
+
+def test_the_documented_conversion_gives_data_to_train_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """COCO instances, as annotation tools export them, by the code in docs/finetuning.md."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "MINE/images/train").mkdir(parents=True)
+    Image.new("RGB", (40, 30)).save(tmp_path / "MINE/images/train/a.jpg")
+    squares = [[2, 2, 12, 2, 12, 12, 2, 12], [8, 2, 20, 2, 20, 12, 8, 12]]
+    annotations = [
+        {
+            "id": n,
+            "image_id": 7,
+            "category_id": 3,
+            "segmentation": [s],
+            "area": 100,
+            "iscrowd": 0,
+            "bbox": [0] * 4,
+        }
+        for n, s in enumerate(squares, 1)
+    ]
+    images = [{"id": 7, "file_name": "a.jpg", "width": 40, "height": 30}]
+    content = {"images": images, "annotations": annotations, "categories": [{"id": 3, "name": "basket"}]}
+    (tmp_path / "instances.json").write_text(json.dumps(content))
+    text = (PROJECT / "docs/finetuning.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.+?)```", text, re.DOTALL)
+    exec(code, {})
+    assert main(["data", "check", "MINE"]) == 0, capsys.readouterr().out
+    (image,) = read_panoptic(Path("MINE"), "train").images
+    ids = image.ids()
+    assert [s.area for s in image.segments] == [
+        int((ids == s.id).sum()) for s in image.segments
+    ] and ids.max() == 2
 
 
 def test_curves_go_where_they_are_asked_for(
