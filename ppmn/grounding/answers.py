@@ -8,6 +8,7 @@ from ppmn.grounding.instances import DrawObjects, find_instances
 from ppmn.grounding.maps import MapGeometry, postprocess
 from ppmn.grounding.result import Instance, PhrasePrediction
 from ppmn.phrases.rules import Phrase
+from ppmn.phrases.word_lists import THING_MASSES
 from ppmn.types import Map
 
 NO_MASK = 1.0  # no probability exceeds this threshold
@@ -68,8 +69,8 @@ def postprocess_maps(responses: Map, config: ModelConfig) -> Map:
 def _instances(
     phrase: Phrase, response: Map, geometry: MapGeometry, threshold: float, draw: DrawObjects | None
 ) -> tuple[Instance, ...]:
-    """The objects of a plural; a singular names one, whose size is not computed before it is asked for."""
-    if not phrase.plural:
+    """The objects of a plural or a mass of things; others name one, its size computed on demand."""
+    if not (phrase.plural or phrase.head in THING_MASSES):
         whole = Instance(response, geometry, threshold)
         return (whole,) if (response > threshold).any() else ()
     maps = find_instances(response, threshold, draw)

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from ppmn.grounding.polygons import mask_polygons
-from ppmn.grounding.result import Grounding, PhrasePrediction, Region
+from ppmn.grounding.result import Grounding, PhrasePrediction, MaskedMap
 from ppmn.images import encode_rle, ids_to_rgb
 from ppmn.types import SegmentIds
 
@@ -173,7 +173,7 @@ def _annotation(phrase: PhrasePrediction) -> dict[str, Any]:
     }
 
 
-def _region(region: Region) -> dict[str, Any]:
+def _region(region: MaskedMap) -> dict[str, Any]:
     return {
         "bbox": list(region.box or (0, 0, 0, 0)),
         "area": region.area,

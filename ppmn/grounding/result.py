@@ -26,7 +26,7 @@ class Round:
     pixels: tuple[NDArray[np.float32], ...] = ()
 
 
-class Region:
+class MaskedMap:
     """A map, cut at a threshold. What has the image's size is computed on access, from the small map."""
 
     map: Map
@@ -64,7 +64,7 @@ class Region:
 
 
 @dataclass(frozen=True, eq=False)
-class Instance(Region):
+class Instance(MaskedMap):
     """One of the objects that a phrase names; its mask lies inside that of the phrase.
 
     Attributes:
@@ -79,7 +79,7 @@ class Instance(Region):
 
 
 @dataclass(frozen=True, eq=False)
-class PhrasePrediction(Region):
+class PhrasePrediction(MaskedMap):
     """A phrase and where it is.
 
     Attributes:

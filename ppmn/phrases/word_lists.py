@@ -25,6 +25,11 @@ PLURAL_WORDS = _words(
     " row rows herd flock pile stack heap dozens hundreds"
 )
 PLURAL_NOUNS = _words("people men women children teeth feet cattle geese mice")
+# Singulars that name several things.
+THING_MASSES = _words(
+    "audience band baggage class crew cutlery family fleet flock fruit furniture jewelry jewellery livestock"
+    " luggage produce silverware staff team traffic troop"
+)
 SINGULAR_NOUNS = _words("lens gas canvas christmas news atlas 's s")
 
 # Places in a picture: modifiers before a noun ("left side"), nouns after an article ("on the left").

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ppmn.grounding.maps import encode_map
 from ppmn.grounding.render import OPACITY
-from ppmn.grounding.result import Grounding, PhrasePrediction, Region, Round
+from ppmn.grounding.result import Grounding, PhrasePrediction, MaskedMap, Round
 from ppmn.images import encode_rle
 from ppmn.phrases.rules import Phrase
 from ppmn.serve.image_cache import CachedImage
@@ -181,7 +181,7 @@ def _phrase_result(phrase: PhrasePrediction, masks: bool) -> PhraseResult:
     )
 
 
-def _region_result(region: Region, masks: bool) -> RegionResult:
+def _region_result(region: MaskedMap, masks: bool) -> RegionResult:
     return RegionResult(
         area=region.area,
         box=None if region.box is None else [*region.box],
