@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from ppmn.grounding.polygons import mask_polygons
-from ppmn.grounding.result import Grounding, PhrasePrediction, MaskedMap
+from ppmn.grounding.result import Grounding, MaskedMap, PhrasePrediction
 from ppmn.images import encode_rle, ids_to_rgb
 from ppmn.types import SegmentIds
 

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from ppmn.grounding.maps import encode_map
 from ppmn.grounding.render import OPACITY
-from ppmn.grounding.result import Grounding, PhrasePrediction, MaskedMap, Round
+from ppmn.grounding.result import Grounding, MaskedMap, PhrasePrediction, Round
 from ppmn.images import encode_rle
 from ppmn.phrases.rules import Phrase
 from ppmn.serve.image_cache import CachedImage
