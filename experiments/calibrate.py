@@ -28,7 +28,7 @@ from experiments.calibration_figure import draw_figure
 from experiments.measure_absent import LOST, Score, make_probes, summary
 from ppmn.config import CalibrationConfig, ModelConfig
 from ppmn.files import replacing
-from ppmn.grounding.calibration import expected_iou, presence_probability, sigmoid
+from ppmn.grounding.calibration import expected_iou, logistic, presence_probability
 from ppmn.model.folder import CONFIG_FILE, model_folder
 
 BINS = 15
@@ -42,14 +42,14 @@ def half(image: str) -> int:
 
 
 def logistic_regression(features: Values, target: Values) -> list[float]:
-    """A bias and weights whose sigmoid fits targets from 0 to 1, by Newton's method with a small ridge."""
+    """A bias and weights whose logistic function fits targets from 0 to 1, by Newton's method with a small ridge."""
     mean, scale = features.mean(0), features.std(0)
     scale[scale < 1e-9] = np.inf  # a constant feature gets no weight
     X = np.column_stack([np.ones(len(features)), (features - mean) / scale])
     ridge = np.diag([0.0, *[_RIDGE * len(X)] * features.shape[1]])
     weights = np.zeros(X.shape[1])
     for _ in range(50):
-        p = sigmoid(X @ weights)
+        p = logistic(X @ weights)
         gradient = X.T @ (p - target) + ridge @ weights
         step = np.linalg.solve((X.T * (p * (1 - p))) @ X + ridge + 1e-9 * np.eye(len(weights)), gradient)
         weights -= step

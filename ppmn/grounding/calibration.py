@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import label
 
 from ppmn.config import CalibrationConfig
 from ppmn.errors import InputError
-from ppmn.grounding.maps import EIGHT_NEIGHBOURS
+from ppmn.grounding.maps import label_parts
 from ppmn.types import Map
 
 MAP_FEATURES = ("peak", "inside", "area", "sharpness", "agreement", "parts", "presence", "certainty")
@@ -52,7 +51,7 @@ def map_features(evidence: MapEvidence, maps: Map, threshold: float) -> Values:
         "area": np.log(sizes / max(masks[0].size, 1) + _TINY) if count else sizes,
         "sharpness": inside / np.maximum(sizes + outside, _TINY),  # soft IoU of a map with its own mask
         "agreement": np.minimum(raw, before).sum((1, 2)) / np.maximum(raw, before).sum((1, 2)).clip(_TINY),
-        "parts": np.log1p([label(mask, EIGHT_NEIGHBOURS)[1] for mask in masks]),
+        "parts": np.log1p([label_parts(mask)[1] for mask in masks]),
         "presence": np.zeros(count) if evidence.presence is None else evidence.presence,
         "certainty": np.zeros(count) if evidence.certainty is None else evidence.certainty,
     }
@@ -65,12 +64,12 @@ def expected_iou(features: Values, weights: Sequence[float]) -> Values:
         raise InputError(
             f"calibration.score_weights has {len(weights)} numbers; this ppmn needs {features.shape[1] + 1}"
         )
-    return sigmoid(weights[0] + features @ np.asarray(weights[1:]))
+    return logistic(weights[0] + features @ np.asarray(weights[1:]))
 
 
 def presence_probability(logits: Values, config: CalibrationConfig) -> Values:
     """The probability that what phrases name is in the image, from the logits of the network."""
-    return sigmoid(config.presence_scale * logits + config.presence_bias)
+    return logistic(config.presence_scale * logits + config.presence_bias)
 
 
 def logit(probability: Values) -> Values:
@@ -79,6 +78,6 @@ def logit(probability: Values) -> Values:
     return np.log(p) - np.log1p(-p)
 
 
-def sigmoid(x: Values) -> Values:
+def logistic(x: Values) -> Values:
     """1 / (1 + exp(-x)) without overflow."""
     return np.exp(-np.logaddexp(0, -x))

@@ -4,9 +4,8 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import label
 
-from ppmn.grounding.maps import EIGHT_NEIGHBOURS, SUPPRESSED
+from ppmn.grounding.maps import SUPPRESSED, label_parts
 from ppmn.types import Map, Mask
 
 Cells = NDArray[np.intp]  # (n, 2), row and column in a map
@@ -40,7 +39,7 @@ def find_instances(response: Map, threshold: float, draw: DrawObjects | None) ->
 
 def connected_parts(response: Map, threshold: float) -> list[Map]:
     """One map per connected part of the mask that is no speck, the largest first."""
-    parts, count = label(response > threshold, EIGHT_NEIGHBOURS)
+    parts, count = label_parts(response > threshold)
     sizes = np.bincount(parts.ravel(), minlength=count + 1)[1:]
     order = [
         int(part) for part in np.argsort(-sizes, kind="stable") if sizes[part] >= _MIN_PART * sizes.sum()
@@ -71,7 +70,7 @@ def drawn_objects(response: Map, threshold: float, draw: DrawObjects) -> list[Ma
 
 def spread_cells(mask: Mask, limit: int) -> Cells:
     """At most `limit` cells of a mask, spread evenly over it; every connected part has one first."""
-    parts, count = label(mask, EIGHT_NEIGHBOURS)
+    parts, count = label_parts(mask)
     rows, columns = np.nonzero(mask)
     member = parts[rows, columns]
     chosen = []

@@ -12,8 +12,7 @@ from scipy.ndimage import label
 from ppmn.types import Box, Map, Mask
 
 _BAND_PIXELS = 4_000_000  # upsampled at a time
-EIGHT_NEIGHBOURS = np.ones((3, 3))
-_WITHIN_MAP = np.array([np.zeros((3, 3)), EIGHT_NEIGHBOURS, np.zeros((3, 3))])  # of each map by itself
+_WITHIN_MAP = np.array([np.zeros((3, 3)), np.ones((3, 3)), np.zeros((3, 3))])  # eight neighbours, per map
 SUPPRESSED = 0.9  # of the threshold: far enough below it that rounding does not bring a component back
 
 
@@ -48,6 +47,12 @@ def apply_hysteresis(responses: Map, threshold: float, hysteresis_peak: float) -
     kept[components[peaks]] = True
     suppressed = above & ~kept[components]
     return np.where(suppressed, np.minimum(responses, SUPPRESSED * threshold), responses)
+
+
+def label_parts(mask: Mask) -> tuple[NDArray[np.intp], int]:
+    """Number the connected parts of a mask (H, W) from 1, cells that share a corner together; and their count."""
+    parts, count = label(mask, np.ones((3, 3)))
+    return parts, int(count)
 
 
 def encode_map(response: Map) -> dict[str, Any]:

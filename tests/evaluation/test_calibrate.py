@@ -15,7 +15,7 @@ from experiments import answer_rows, calibrate, measure_absent, measure_instance
 from experiments.answer_rows import AnswerRow, read_rows
 from experiments.calibrate import cross_fitted, fit, half, logistic_regression, reliability
 from ppmn.config import ModelConfig, PointingConfig
-from ppmn.grounding.calibration import MAP_FEATURES, sigmoid
+from ppmn.grounding.calibration import MAP_FEATURES, logistic
 from ppmn.grounding.grounder import Grounder
 from ppmn.model.folder import save_model
 
@@ -27,9 +27,9 @@ def made_up_rows(count: int = 4000) -> list[AnswerRow]:
     rng, rows = np.random.default_rng(0), []
     for number in range(count):
         x = rng.normal(1, 2)
-        present = bool(rng.random() < sigmoid(np.array(2 * x - 1)))
+        present = bool(rng.random() < logistic(np.array(2 * x - 1)))
         features = rng.normal(size=len(MAP_FEATURES))
-        quality = float(np.clip(sigmoid(np.array(0.5 + features[3])) + rng.normal(0, 0.1), 0, 1))
+        quality = float(np.clip(logistic(np.array(0.5 + features[3])) + rng.normal(0, 0.1), 0, 1))
         row = ("own" if number % 2 else "present") if present else "random"
         rows.append(AnswerRow(row, str(number // 4), present, features.tolist(), x, False, quality * present))
     return rows
@@ -38,7 +38,7 @@ def made_up_rows(count: int = 4000) -> list[AnswerRow]:
 def test_logistic_regression_finds_the_weights() -> None:
     rng = np.random.default_rng(1)
     features = rng.normal(3, [1, 5], (20000, 2))
-    target = sigmoid(0.5 + features @ np.array([1.0, -0.2]))
+    target = logistic(0.5 + features @ np.array([1.0, -0.2]))
     found = logistic_regression(np.column_stack([features, np.ones(len(features))]), target)
     assert found == pytest.approx([0.5, 1.0, -0.2, 0.0], abs=0.12)  # the constant gets no weight
 
@@ -49,7 +49,7 @@ def test_fit_recovers_presence_and_its_limit() -> None:
     assert found.presence_scale == pytest.approx(2, rel=0.1)
     assert found.presence_bias == pytest.approx(-1, abs=0.2)
     present = [r for r in rows if r.present]
-    values = sigmoid(found.presence_scale * np.array([r.presence for r in present]) + found.presence_bias)
+    values = logistic(found.presence_scale * np.array([r.presence for r in present]) + found.presence_bias)
     assert np.mean(values < found.min_presence) == pytest.approx(0.05, abs=0.01)
     assert len(found.score_weights) == len(MAP_FEATURES) + 1
 

@@ -68,7 +68,10 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 return self.json(200, {"warnings": [], "errors": []})
             repo = "/".join(parts[2:4])
             if parts[4] == "preupload":
-                files = [{"path": f["path"], "uploadMode": "regular"} for f in json.loads(body)["files"]]
+                files = [
+                    {"path": f["path"], "uploadMode": "regular", "shouldIgnore": False}
+                    for f in json.loads(body)["files"]
+                ]
                 return self.json(200, {"files": files})
             for line in body.decode().splitlines():
                 row = json.loads(line)
