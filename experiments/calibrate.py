@@ -42,7 +42,7 @@ def half(image: str) -> int:
 
 
 def logistic_regression(features: Values, target: Values) -> list[float]:
-    """A bias and weights whose logistic function fits targets from 0 to 1, by Newton's method with a small ridge."""
+    """A bias and weights for targets from 0 to 1, by Newton's method with a small ridge."""
     mean, scale = features.mean(0), features.std(0)
     scale[scale < 1e-9] = np.inf  # a constant feature gets no weight
     X = np.column_stack([np.ones(len(features)), (features - mean) / scale])

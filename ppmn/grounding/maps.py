@@ -50,7 +50,7 @@ def apply_hysteresis(responses: Map, threshold: float, hysteresis_peak: float) -
 
 
 def label_parts(mask: Mask) -> tuple[NDArray[np.intp], int]:
-    """Number the connected parts of a mask (H, W) from 1, cells that share a corner together; and their count."""
+    """The connected parts of a mask (H, W), numbered from 1, and their count; a shared corner connects."""
     parts, count = label(mask, np.ones((3, 3)))
     return parts, int(count)
 
