@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from PIL import Image
-from support.serving import CAPTION, drawn_image, image_bytes, running, set_presence, small_model
+from support.serving import CAPTION, drawn_image, image_bytes, running, set_answers, set_presence, small_model
 from support.visitor import Visitor, playwright
 
 import ppmn
@@ -261,7 +261,7 @@ def test_undo(grounded: Visitor, files: list[Path]) -> None:
 def test_score_and_area_are_explained(grounded: Visitor) -> None:
     score = grounded.page.locator("#phrases .score", has_text="score").first
     titles = score.locator("[title]").evaluate_all("(all) => all.map((part) => part.title)")
-    assert "mean response inside the mask" in titles[0] and "the mask covers" in titles[1]
+    assert "mean response inside the mask" in titles[-2] and "the mask covers" in titles[-1]
     name = grounded.page.get_by_role("button", name="of the image").first.inner_text()
     assert "score" in name
     description = grounded.page.locator("#phrases").get_attribute("aria-describedby")
@@ -282,6 +282,32 @@ def test_absent_phrases_and_warnings(visitor: Visitor, files: list[Path], monkey
     visitor.write(GERMAN, 2)
     visitor.ground()
     playwright.expect(page.locator("#warnings")).to_contain_text("German")
+    visitor.check_accessibility()
+
+
+def test_objects_are_outlined_and_scores_belong_to_the_models_threshold(
+    visitor: Visitor, files: list[Path], monkeypatch: Any
+) -> None:
+    page = visitor.page
+    set_answers(monkeypatch, expected_iou=0.64)
+    page.reload()
+    page.locator("#samples img").first.wait_for()
+    visitor.upload(files[0])
+    visitor.write(CAPTION, 4)
+    visitor.slide("threshold", 0.0)
+    visitor.ground()
+    assert "expected to have" in page.inner_text("#score-help")
+    note = page.locator("#phrases .score").first
+    assert "2 objects" in note.inner_text() and "0.64" not in note.inner_text()  # of another threshold
+    outlined = visitor.canvas()[..., 3] == 255
+    middle = outlined.shape[1] // 2
+    assert (
+        outlined[20:-20, middle - 12 : middle + 12].any(1).mean() > 0.5
+    )  # along the line between the objects
+    visitor.slide("threshold", visitor.state("state.grounding.threshold"))
+    scores = page.locator("#phrases .score").all_inner_texts()
+    assert all("0.64" in text or "no mask" in text for text in scores)
+    page.locator("#outline").uncheck()
     visitor.check_accessibility()
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,10 @@ import uvicorn
 from PIL import Image, ImageDraw
 from support.models import bert_folder, small_ppmn
 
+from ppmn.grounding import encoded_image
 from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.grounder import Grounder
-from ppmn.grounding.result import Grounding
+from ppmn.grounding.result import Grounding, Instance, PhrasePrediction
 from ppmn.model.folder import save_model
 from ppmn.serve.app import create_app
 
@@ -72,6 +74,27 @@ def upload(client: httpx.Client, content: bytes, name: str = "image.png") -> htt
 def metric(client: httpx.Client, name: str) -> float:
     lines = client.get("/metrics").text.splitlines()
     return float(next(line.split()[-1] for line in lines if line.startswith(f"{name} ")))
+
+
+def set_answers(monkeypatch: pytest.MonkeyPatch, expected_iou: float) -> None:
+    """The model is calibrated, and the objects of every plural are the halves of its mask."""
+    predict = encoded_image.predict_phrases
+
+    def halves(phrase: PhrasePrediction) -> tuple[Instance, ...]:
+        middle = np.arange(phrase.map.shape[1]) < phrase.map.shape[1] // 2
+        sides = [np.where(side, phrase.map, np.float32(0)) for side in (middle, ~middle)]
+        return tuple(Instance(side, phrase.geometry, phrase.threshold) for side in sides)
+
+    def answers(*args: Any, **options: Any) -> tuple[PhrasePrediction, ...]:
+        found = predict(*args, **options)
+        several = [halves(phrase) if phrase.phrase.plural else phrase.instances for phrase in found]
+        return tuple(
+            replace(phrase, expected_iou=expected_iou, instances=instances)
+            for phrase, instances in zip(found, several, strict=True)
+        )
+
+    monkeypatch.setattr(encoded_image, "predict_phrases", answers)
+    monkeypatch.setattr(Grounder, "calibrated", True)
 
 
 def set_presence(monkeypatch: pytest.MonkeyPatch, presence: dict[str, float]) -> None:

@@ -12,7 +12,7 @@ function score({ result }) {
   if (!result?.mask) return element("span", { className: "score" });
   const { width, height } = byId("masks");
   const { calibrated } = state.about;
-  const known = state.threshold === state.grounding.threshold ? result.score : null; // only at the threshold of the answer
+  const known = state.threshold === state.grounding?.threshold ? result.score : null; // only at the threshold of the answer
   const count = result.objectMasks.filter((mask) => mask.area).length;
   const fraction = result.mask.area / (width * height);
   return scoreNote({ ...result, score: calibrated ? known : result.mask.score, calibrated, fraction, count });
