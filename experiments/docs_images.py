@@ -81,8 +81,10 @@ def screenshot(
 
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        viewport = {"width": size[0], "height": size[1]}
-        page: Any = browser.new_page(viewport=viewport, is_mobile=size == PHONE, has_touch=size == PHONE)
+        width, height = size
+        page: Any = browser.new_page(
+            viewport={"width": width, "height": height}, is_mobile=size == PHONE, has_touch=size == PHONE
+        )
         page.goto(url)
         if ground:
             page.locator("#samples button").first.click()
