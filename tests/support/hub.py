@@ -69,7 +69,7 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 made = json.loads(body)
                 name = f"{made['organization']}/{made['name']}" if made.get("organization") else made["name"]
                 hub.repos.setdefault(name, {})
-                hub.private[name] = bool(made.get("private"))
+                hub.private[name] = made.get("private", made.get("visibility") == "private")
                 return self.json(200, {"url": f"http://{self.headers['Host']}/{name}"})
             if parts[-1] == "validate-yaml":  # the head of a model card
                 return self.json(200, {"warnings": [], "errors": []})
