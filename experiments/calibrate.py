@@ -1,6 +1,6 @@
 """Fit presence and score of a model on held-out images, and report how well they are calibrated.
 
-python -m experiments.calibrate --model DIR --data-root PHOTOS --rows ROWS.jsonl [--images 300] [--write]
+python -m experiments.calibrate --model DIR --data-root PHOTOS --rows ROWS.jsonl [--images 200] [--write]
 
 One pass over the images writes a line per phrase to ROWS.jsonl; if the file is there, it is read instead. The
 phrases are those of narratives, names of categories and what people wrote (in the image), and random, nearest
@@ -181,7 +181,7 @@ def main() -> None:
     args = shared.parse_arguments(__doc__, add)
     (name,) = args.model
     if not args.rows.is_file():
-        people = people_probes(args.data_root, (args.images or 300) // 5, args.seed)
+        people = people_probes(args.data_root, (args.images or 300) // 10, args.seed)
         collect(name, [*make_probes(args), *people], args.rows, processes=args.processes)
     rows = read_rows(args.rows)
     found, calibration = cross_fitted(rows), fit(rows)
