@@ -1,12 +1,12 @@
 """Fit presence and score of a model on held-out images, and report how well they are calibrated.
 
-python -m experiments.calibrate --model DIR --data-root PHOTOS --rows ROWS.jsonl [--images 300] [--write]
+python -m experiments.calibrate --model DIR --data-root PHOTOS --rows ROWS.jsonl [--images 200] [--write]
 
 One pass over the images writes a line per phrase to ROWS.jsonl; if the file is there, it is read instead. The
 phrases are those of narratives, names of categories and what people wrote (in the image), and random, nearest
-and swapped ones (not in the image, see measure_absent.py). Presence is a scale and a bias of the network's
-logit, by logistic regression; its limit loses 5 % of the phrases that are in the image. The score is a
-logistic regression of the IoU on MAP_FEATURES, over all phrases whose mask is shown.
+and swapped ones (not in the image, see measure_absent.py). Presence is a logistic regression on MAP_FEATURES,
+the network's own logit among them; its limit loses 5 % of the phrases that are in the image. The score is a
+logistic regression of the IoU on the same features, over all phrases whose mask is shown.
 
 Errors are cross-fitted: images are halved by a second hash of their names, and each half is measured with the
 fit of the other. --write puts the fit on all images into DIR/config.json.
@@ -63,15 +63,14 @@ def fit(rows: Sequence[AnswerRow]) -> CalibrationConfig:
     """The calibration that fits these rows."""
     config = CalibrationConfig()
     if rows[0].presence is not None:
-        logits = np.array([[row.presence] for row in rows], np.float64)
+        features = np.array([row.features for row in rows])
         present = np.array([row.present for row in rows])
-        bias, scale = logistic_regression(logits, present.astype(np.float64))
-        config = replace(config, presence_bias=bias, presence_scale=scale)
-        values = presence_probability(logits[present, 0], config)
+        weights = logistic_regression(features, present.astype(np.float64))
+        config = replace(config, presence_weights=tuple(weights))
+        values = presence_probability(features[present], config)
         config = replace(config, min_presence=float(np.quantile(values, LOST)))
     kept = shown(rows, config)
-    features = np.array([row.features for row in kept])
-    weights = logistic_regression(features, np.array([row.iou for row in kept]))
+    weights = logistic_regression(np.array([r.features for r in kept]), np.array([r.iou for r in kept]))
     return replace(config, score_weights=tuple(weights))
 
 
@@ -86,7 +85,7 @@ def predicted_presence(rows: Sequence[AnswerRow], config: CalibrationConfig) -> 
     """The probability of each row; None where the model does not say."""
     if not rows or rows[0].presence is None:
         return None
-    return presence_probability(np.array([row.presence for row in rows], np.float64), config)
+    return presence_probability(np.array([row.features for row in rows]), config)
 
 
 def reliability(predicted: Values, observed: Values) -> dict[str, Any]:
@@ -108,24 +107,24 @@ def cross_fitted(rows: Sequence[AnswerRow]) -> dict[str, Any]:
     halves = [[row for row in rows if half(row.image) == side] for side in (0, 1)]
     scores: list[tuple[Values, Values]] = []
     presences: list[tuple[Values, Values]] = []
-    lost, caught = [], []
+    answers: list[Score] = []
     if not all(halves):
         raise SystemExit("all images are in one half: take more of them with --images")
     for mine, others in (halves, halves[::-1]):
         config = fit(others)
         kept = shown(mine, config)
-        values = expected_iou(np.array([row.features for row in kept]), config.score_weights)
+        values = expected_iou(np.array([row.features for row in kept]), config)
         scores.append((values, np.array([row.iou for row in kept])))
         presence = predicted_presence(mine, config)
         if presence is not None:
             present = np.array([row.present for row in mine])
             presences.append((presence, present.astype(np.float64)))
-            lost += (presence[present] < config.min_presence).tolist()
-            caught += (presence[~present] < config.min_presence).tolist()
+            gone = (presence < config.min_presence) | np.array([row.empty for row in mine])
+            answers += [
+                Score(r.row, Path(r.image), *pair) for r, *pair in zip(mine, presence, gone, strict=True)
+            ]
     found = {name: _errors(pairs) for name, pairs in (("score", scores), ("presence", presences)) if pairs}
-    if lost:
-        found["limit"] = {"lost": 100 * float(np.mean(lost)), "caught": 100 * float(np.mean(caught))}
-    return found
+    return found | {"absent": absent_phrases(answers)}
 
 
 def _errors(pairs: Sequence[tuple[Values, Values]]) -> dict[str, Any]:
@@ -135,9 +134,11 @@ def _errors(pairs: Sequence[tuple[Values, Values]]) -> dict[str, Any]:
     return together | {"halves": [reliability(*pair)["error"] for pair in pairs], "correlation": correlation}
 
 
-def absent_curves(rows: Sequence[AnswerRow]) -> dict[str, Any]:
-    """Absent phrases caught against present ones lost, for every kind of absent phrases."""
-    return summary([Score(row.row, Path(row.image), row.presence or 0.0, row.empty) for row in rows])
+def absent_phrases(answers: Sequence[Score]) -> dict[str, Any]:
+    """Absent phrases caught against present ones lost, for every kind of absent phrases and for all."""
+    kinds = {"random": "random", "nearest": "random", "swapped": "random"}
+    pooled = [replace(a, row=kinds.get(a.row, "present")) for a in answers]
+    return {"all": summary(pooled)["random"], **summary(answers)} if answers else {}
 
 
 def write_calibration(folder: Path, calibration: CalibrationConfig) -> None:
@@ -148,7 +149,7 @@ def write_calibration(folder: Path, calibration: CalibrationConfig) -> None:
 
 
 def report(found: dict[str, Any]) -> str:
-    """The errors as a table, and what the limit of presence does."""
+    """The errors, and what presence does for absent phrases, as tables."""
     rows = [
         [
             name,
@@ -160,11 +161,13 @@ def report(found: dict[str, Any]) -> str:
         for name in ("score", "presence")
         if name in found
     ]
+    absent = [
+        [kind, shared.cell(r["caught"]), f"{r['default']['caught']:.1f} %, {r['default']['lost']:.1f} %"]
+        for kind, r in found["absent"].items()
+    ]
+    header = ["absent phrases", f"caught at {100 * LOST:g} % of present lost", "caught and lost by the limit"]
     text = shared.show(["", "calibration error", "of the halves", "correlation", "phrases"], rows)
-    if "limit" in found:
-        lost, caught = found["limit"]["lost"], found["limit"]["caught"]
-        text += f"\ncross-fitted limit: {lost:.1f} % of present lost, {caught:.1f} % of absent caught"
-    return text
+    return text + ("\n\n" + shared.show(header, absent) if absent else "")
 
 
 def main() -> None:
@@ -178,18 +181,15 @@ def main() -> None:
     args = shared.parse_arguments(__doc__, add)
     (name,) = args.model
     if not args.rows.is_file():
-        people = people_probes(args.data_root, (args.images or 300) // 5, args.seed)
+        people = people_probes(args.data_root, (args.images or 300) // 10, args.seed)
         collect(name, [*make_probes(args), *people], args.rows, processes=args.processes)
     rows = read_rows(args.rows)
     found, calibration = cross_fitted(rows), fit(rows)
-    curves = absent_curves(rows) if "presence" in found else {}
     print(report(found))
-    for kind, curve in curves.items():
-        print(f"{kind}: {shared.cell(curve['caught'])} caught at {100 * LOST:g} % of present lost")
     print(f"fit: {calibration}")
-    shared.write(args.json, {"cross_fitted": found, "curves": curves, "calibration": asdict(calibration)})
+    shared.write(args.json, {"cross_fitted": found, "calibration": asdict(calibration)})
     if args.figure:
-        draw_figure(found, curves, args.figure)
+        draw_figure(found, found["absent"], args.figure)
     if args.write:
         write_calibration(model_folder(name), calibration)
 

@@ -93,9 +93,8 @@ class PointingConfig:
 class CalibrationConfig:
     """What turns the numbers of a network into probabilities; experiments/calibrate.py fits it."""
 
-    presence_scale: float = 1.0  # of the presence logit, before the logistic function
-    presence_bias: float = 0.0
-    min_presence: float = 0.5  # below it a phrase is called absent; only networks that point say it
+    presence_weights: tuple[float, ...] = ()  # of a bias and MAP_FEATURES; empty: the network's own logit
+    min_presence: float = 0.5  # below it a phrase is called absent; networks that do not point say nothing
     score_weights: tuple[float, ...] = ()  # of a bias and MAP_FEATURES; empty: scores are mean responses
 
     def __post_init__(self) -> None:

@@ -41,12 +41,12 @@ def predict_phrases(
     maps = postprocess_maps(evidence.responses, config)
     calibration = config.calibration
     presence: list[float | None] = [None] * len(phrases)
-    if evidence.presence is not None:
-        presence = presence_probability(evidence.presence, calibration).tolist()
+    if evidence.presence is not None:  # by the model's own threshold, whatever masks are cut at
+        own = map_features(evidence, maps, config.threshold)
+        presence = presence_probability(own, calibration).tolist()
     scores: list[float | None] = [None] * len(phrases)
     if calibration.score_weights:
-        features = map_features(evidence, maps, threshold)
-        scores = expected_iou(features, calibration.score_weights).tolist()
+        scores = expected_iou(map_features(evidence, maps, threshold), calibration).tolist()
     found = []
     for phrase, response, present, score in zip(phrases, maps, presence, scores, strict=True):
         absent = present is not None and present < calibration.min_presence

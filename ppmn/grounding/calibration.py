@@ -58,18 +58,23 @@ def map_features(evidence: MapEvidence, maps: Map, threshold: float) -> Values:
     return np.stack([np.asarray(columns[name], np.float64) for name in MAP_FEATURES], 1)
 
 
-def expected_iou(features: Values, weights: Sequence[float]) -> Values:
-    """The IoU that masks are expected to have, (P,), from their features (P, n) and a bias with n weights."""
-    if len(weights) != features.shape[1] + 1:
-        raise InputError(
-            f"calibration.score_weights has {len(weights)} numbers; this ppmn needs {features.shape[1] + 1}"
-        )
+def expected_iou(features: Values, config: CalibrationConfig) -> Values:
+    """The IoU that masks are expected to have, (P,), from their features (P, n)."""
+    return _predicted(features, config.score_weights, "score_weights")
+
+
+def presence_probability(features: Values, config: CalibrationConfig) -> Values:
+    """The probability that what phrases name is in the image, (P,), from their features (P, n)."""
+    if not config.presence_weights:
+        return logistic(features[:, MAP_FEATURES.index("presence")])
+    return _predicted(features, config.presence_weights, "presence_weights")
+
+
+def _predicted(features: Values, weights: Sequence[float], name: str) -> Values:
+    needed = len(MAP_FEATURES) + 1
+    if len(weights) != needed:
+        raise InputError(f"calibration.{name} has {len(weights)} numbers; this ppmn needs {needed}")
     return logistic(weights[0] + features @ np.asarray(weights[1:]))
-
-
-def presence_probability(logits: Values, config: CalibrationConfig) -> Values:
-    """The probability that what phrases name is in the image, from the logits of the network."""
-    return logistic(config.presence_scale * logits + config.presence_bias)
 
 
 def logit(probability: Values) -> Values:

@@ -11,10 +11,10 @@ from ppmn.types import Map, Mask
 Cells = NDArray[np.intp]  # (n, 2), row and column in a map
 DrawObjects = Callable[[Cells], Map]  # the objects at cells, whatever they are: probabilities (n, H, W)
 
-_MAX_POINTS = 48  # from which objects are drawn at a time
+_MAX_POINTS = 24  # from which objects are drawn at a time
 _MAX_DRAWS = 3  # further ones are drawn in what is not covered yet
-_MIN_INSIDE = 0.5  # of an object's mask that must lie inside that of the phrase
-_MAX_OVERLAP = 0.5  # of the smaller of two objects' masks; above it they are the same object
+_MIN_INSIDE = 0.6  # of an object's mask that must lie inside that of the phrase
+_MAX_OVERLAP = 0.4  # of the smaller of two objects' masks; above it they are the same object
 _MIN_PART = 0.02  # of the phrase's mask: smaller connected parts are specks
 _MIN_UNCOVERED = 0.1  # of the phrase's mask: less than this is not worth drawing again
 

@@ -15,10 +15,11 @@ from experiments import answer_rows, calibrate, measure_absent, measure_instance
 from experiments.answer_rows import AnswerRow, read_rows
 from experiments.calibrate import cross_fitted, fit, half, logistic_regression, reliability
 from ppmn.config import ModelConfig, PointingConfig
-from ppmn.grounding.calibration import MAP_FEATURES, logistic
+from ppmn.grounding.calibration import MAP_FEATURES, logistic, presence_probability
 from ppmn.grounding.grounder import Grounder
 from ppmn.model.folder import save_model
 
+PRESENCE = MAP_FEATURES.index("presence")
 BOTH_HALVES = ["9", "39", "55", "65"]  # names that the split holds out, two of each half
 
 
@@ -29,6 +30,7 @@ def made_up_rows(count: int = 4000) -> list[AnswerRow]:
         x = rng.normal(1, 2)
         present = bool(rng.random() < logistic(np.array(2 * x - 1)))
         features = rng.normal(size=len(MAP_FEATURES))
+        features[PRESENCE] = x
         quality = float(np.clip(logistic(np.array(0.5 + features[3])) + rng.normal(0, 0.1), 0, 1))
         row = ("own" if number % 2 else "present") if present else "random"
         rows.append(AnswerRow(row, str(number // 4), present, features.tolist(), x, False, quality * present))
@@ -46,10 +48,10 @@ def test_logistic_regression_finds_the_weights() -> None:
 def test_fit_recovers_presence_and_its_limit() -> None:
     rows = made_up_rows()
     found = fit(rows)
-    assert found.presence_scale == pytest.approx(2, rel=0.1)
-    assert found.presence_bias == pytest.approx(-1, abs=0.2)
-    present = [r for r in rows if r.present]
-    values = logistic(found.presence_scale * np.array([r.presence for r in present]) + found.presence_bias)
+    assert found.presence_weights[0] == pytest.approx(-1, abs=0.2)
+    assert found.presence_weights[1 + PRESENCE] == pytest.approx(2, rel=0.1)
+    assert np.delete(found.presence_weights[1:], PRESENCE) == pytest.approx(0, abs=0.15)
+    values = presence_probability(np.array([r.features for r in rows if r.present]), found)
     assert np.mean(values < found.min_presence) == pytest.approx(0.05, abs=0.01)
     assert len(found.score_weights) == len(MAP_FEATURES) + 1
 
@@ -57,7 +59,8 @@ def test_fit_recovers_presence_and_its_limit() -> None:
 def test_cross_fitted_errors_are_small_where_the_world_is_logistic() -> None:
     found = cross_fitted(made_up_rows())
     assert found["presence"]["error"] < 0.03 and found["score"]["error"] < 0.05
-    assert found["limit"]["lost"] == pytest.approx(5, abs=2) and found["limit"]["caught"] > 50
+    default = found["absent"]["all"]["default"]
+    assert default["lost"] == pytest.approx(5, abs=2) and default["caught"] > 50
     assert len(found["presence"]["halves"]) == 2 and found["presence"]["count"] == 4000
 
 
@@ -65,7 +68,7 @@ def test_models_without_presence_are_fitted_too() -> None:
     rows = [AnswerRow(**(asdict(row) | {"presence": None})) for row in made_up_rows(400)]
     found = cross_fitted(rows)
     assert "presence" not in found and found["score"]["count"] == 400
-    assert fit(rows).presence_scale == 1
+    assert fit(rows).presence_weights == () and found["absent"] == {}
 
 
 def test_reliability_counts_bins() -> None:

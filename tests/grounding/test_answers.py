@@ -60,7 +60,8 @@ def test_a_network_without_presence_answers_as_before() -> None:
 
 
 def test_a_phrase_that_is_probably_absent_has_no_mask_unless_it_is_kept() -> None:
-    calibration = CalibrationConfig(presence_scale=2.0, presence_bias=-1.0, min_presence=0.4)
+    weights = tuple({"presence": 2.0}.get(name, 0.0) for name in MAP_FEATURES)
+    calibration = CalibrationConfig(presence_weights=(-1.0, *weights), min_presence=0.4)
     config = ModelConfig(calibration=calibration)
     dogs, ball = predict(config, [1.0, 0.2])
     assert dogs.presence == pytest.approx(1 / (1 + np.exp(-1.0)))
@@ -98,12 +99,15 @@ def test_features_mean_what_they_are_called() -> None:
 
 
 def test_weights_of_another_number_are_refused() -> None:
+    config = CalibrationConfig(score_weights=(1.0, 2.0, 3.0))
     with pytest.raises(InputError, match="score_weights has 3 numbers"):
-        expected_iou(np.zeros((2, len(MAP_FEATURES))), (1.0, 2.0, 3.0))
+        expected_iou(np.zeros((2, len(MAP_FEATURES))), config)
 
 
 def test_presence_does_not_overflow() -> None:
-    found = presence_probability(np.array([-1e4, 0.0, 1e4]), CalibrationConfig())
+    features = np.zeros((3, len(MAP_FEATURES)))
+    features[:, MAP_FEATURES.index("presence")] = [-1e4, 0.0, 1e4]
+    found = presence_probability(features, CalibrationConfig())
     assert found.tolist() == [0, 0.5, 1]
 
 
@@ -176,9 +180,7 @@ def test_a_network_that_points_says_presence_and_draws_objects(pointing: Grounde
 
 def test_calibration_is_saved_with_the_model(pointing: Grounder, tmp_path: Path) -> None:
     model = pointing.model
-    model.config = replace(
-        model.config, calibration=CalibrationConfig(1.5, -0.25, 0.375, score_weights=WEIGHTS)
-    )
+    model.config = replace(model.config, calibration=CalibrationConfig(WEIGHTS, 0.375, score_weights=WEIGHTS))
     save_model(model, tmp_path / "model")
     assert load_model(tmp_path / "model").config.calibration == model.config.calibration
     config = json.loads((tmp_path / "model/config.json").read_text())

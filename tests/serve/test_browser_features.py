@@ -302,7 +302,7 @@ def test_objects_are_outlined_and_scores_belong_to_the_models_threshold(
     outlined = visitor.canvas()[..., 3] == 255
     middle = outlined.shape[1] // 2
     assert (
-        outlined[20:-20, middle - 12 : middle + 12].any(1).mean() > 0.5
+        outlined[20:-20, middle - 24 : middle + 24].any(1).mean() > 0.5
     )  # along the line between the objects
     visitor.slide("threshold", visitor.state("state.grounding.threshold"))
     scores = page.locator("#phrases .score").all_inner_texts()

@@ -17,8 +17,13 @@ class Hub:
     def __init__(self) -> None:
         self.repos: dict[str, dict[str, bytes]] = {}
         self.private: dict[str, bool] = {}
-        self.tokens: list[str] = []
+        self.tokens: dict[str, str] = {}  # of the last request of each kind
         self.downloads: list[str] = []
+
+
+def tree_entry(name: str, content: bytes) -> dict[str, object]:
+    """A file in the list of a repository's files."""
+    return {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
 
 
 def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
@@ -43,6 +48,8 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
                 repo = "/".join(parts[2:4])
                 if repo not in hub.repos:
                     return self.answer(404, b"", {"X-Error-Code": "RepoNotFound"})
+                if parts[4:5] == ["tree"]:
+                    return self.json(200, [tree_entry(*item) for item in hub.repos[repo].items()])
                 siblings = [{"rfilename": name} for name in hub.repos[repo]]
                 return self.json(200, {"id": repo, "sha": SHA, "siblings": siblings, "tags": []})
             repo, name = "/".join(parts[:2]), "/".join(parts[4:])
@@ -56,13 +63,13 @@ def handler(hub: Hub) -> type[BaseHTTPRequestHandler]:
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            hub.tokens.append(self.headers.get("Authorization", ""))
             parts = self.path.partition("?")[0].strip("/").split("/")
+            hub.tokens[parts[-2]] = self.headers.get("Authorization", "")
             if parts == ["api", "repos", "create"]:
                 made = json.loads(body)
                 name = f"{made['organization']}/{made['name']}" if made.get("organization") else made["name"]
                 hub.repos.setdefault(name, {})
-                hub.private[name] = bool(made.get("private"))
+                hub.private[name] = made.get("private", made.get("visibility") == "private")
                 return self.json(200, {"url": f"http://{self.headers['Host']}/{name}"})
             if parts[-1] == "validate-yaml":  # the head of a model card
                 return self.json(200, {"warnings": [], "errors": []})
