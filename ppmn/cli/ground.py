@@ -140,7 +140,8 @@ def _ground_corpus(
 
     if out is None:
         raise InputError("a corpus needs a folder for its results: give it with -o DIR")
-    for name, given in (("--boxes", args.boxes), ("--formats", args.formats != DEFAULT_FORMATS)):
+    formats = args.formats != DEFAULT_FORMATS
+    for name, given in (("--boxes", args.boxes), ("--instances", args.instances), ("--formats", formats)):
         if given:
             raise InputError(
                 f"{name} cannot be used with --engine ray, which writes Parquet, and --json COCO"
@@ -152,6 +153,7 @@ def _ground_corpus(
         caption=caption,
         threshold=options.threshold,
         all_phrases=options.all_phrases,
+        keep_absent=options.keep_absent,
         batch_size=1 if args.batch_size is None else args.batch_size,
         shard_size=32 if args.shard_size is None else args.shard_size,
         coco=Path(args.json) if args.json else None,

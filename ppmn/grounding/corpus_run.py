@@ -51,6 +51,7 @@ def corpus(
     caption: str | None = None,
     threshold: float | None = None,
     all_phrases: bool = False,
+    keep_absent: bool = False,
     batch_size: int = 1,
     shard_size: int = 32,
     coco: Path | None = None,
@@ -66,6 +67,7 @@ def corpus(
         caption: One caption for all images, in place of their own.
         threshold: The response above which a pixel is in a mask; None takes the model's own.
         all_phrases: Also ground phrases that name no object.
+        keep_absent: Keep the masks of phrases that are probably not in the image.
         batch_size: Images that are encoded together, those of one size in a batch.
         shard_size: Images per shard, about; a tar file and a row group of images in Parquet are one shard.
         coco: A file for the results as COCO JSON.
@@ -82,9 +84,10 @@ def corpus(
     import_ray()
     if batch_size < 1:
         raise InputError(f"the batch size is {batch_size}; it must be 1 or more")
-    settings = CorpusSettings.of(
-        model, caption=caption, threshold=threshold, all_phrases=all_phrases, batch_size=batch_size
-    )
+    if threshold is not None and not 0 <= threshold <= 1:
+        raise InputError(f"threshold is {threshold}; it must lie between 0 and 1")
+    options = {"threshold": threshold, "all_phrases": all_phrases, "keep_absent": keep_absent}
+    settings = CorpusSettings.of(model, caption=caption, batch_size=batch_size, **options)
     if coco is not None:
         check_writable([coco])
     results = ResultFolder(str(out))

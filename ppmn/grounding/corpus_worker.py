@@ -39,6 +39,7 @@ class CorpusSettings:
         caption: One caption for all images, in place of their own.
         threshold: The response above which a pixel is in a mask; None takes the model's own.
         all_phrases: Also ground phrases that name no object.
+        keep_absent: Keep the masks of phrases that are probably not in the image.
         batch_size: Images that are encoded together, those of one size in a batch.
     """
 
@@ -48,6 +49,7 @@ class CorpusSettings:
     caption: str | None = None
     threshold: float | None = None
     all_phrases: bool = False
+    keep_absent: bool = False
     batch_size: int = 1
 
     @classmethod
@@ -156,12 +158,13 @@ class ChunkWorker:
 
     def _ground_images(self, batch: list[_Decoded]) -> list[Grounding]:
         assert self.grounder is not None  # loaded before the first batch
-        options = {"threshold": self.settings.threshold, "all_phrases": self.settings.all_phrases}
         return self.grounder.ground_batch(
             [decoded.image for decoded in batch if decoded.image is not None],
             [decoded.item.caption for decoded in batch],
             spans=[decoded.item.spans for decoded in batch],
-            **options,
+            threshold=self.settings.threshold,
+            all_phrases=self.settings.all_phrases,
+            keep_absent=self.settings.keep_absent,
         )
 
     def _rows(self, item: CorpusItem, grounding: Grounding) -> list[dict]:
