@@ -87,7 +87,11 @@ def workers(node: Any) -> list[int]:
     for folder in Path("/proc").iterdir():
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if folder.name.isdigit() and parent == raylet and b"ray::" in (folder / "cmdline").read_bytes():
+            if (
+                folder.name.isdigit()
+                and parent == raylet
+                and b"ray::MapWorker" in (folder / "cmdline").read_bytes()
+            ):
                 found.append(int(folder.name))
         except (OSError, ValueError, IndexError):
             continue
@@ -162,10 +166,10 @@ def test_a_killed_driver_starts_again_where_it_was(
     assert len(json.loads(coco.read_text())["annotations"]) == len(expected)
 
 
-def test_lost_workers_and_a_lost_node_change_nothing(
-    cluster: Any, images: Path, model: str, expected: list[dict[str, Any]], tmp_path: Path
+def ground_with_losses(
+    cluster: Any, images: Path, model: str, out: Path, shard_size: int, after: tuple[int, int]
 ) -> None:
-    out = tmp_path / "out"
+    """Ground on two nodes; kill one's workers and then the node after so many shards."""
     second = cluster.add_node(**NODE)
     killed: list[int] = []
 
@@ -174,20 +178,33 @@ def test_lost_workers_and_a_lost_node_change_nothing(
             os.kill(process, signal.SIGKILL)
             killed.append(process)
 
-    first = when_shards(out, 5, kill_workers)
-    then = when_shards(out, 12, lambda: cluster.remove_node(second, allow_graceful=False))
-    done = corpus(images, out, model=model, shard_size=6, pool=TWO)
+    first = when_shards(out, after[0], kill_workers)
+    then = when_shards(out, after[1], lambda: cluster.remove_node(second, allow_graceful=False))
+    done = corpus(images, out, model=model, shard_size=shard_size, pool=TWO)
     first.join(10)
     then.join(30)
     assert killed and not cluster.worker_nodes
+    expected = single_process_rows(model, images)
     assert shard_rows(out) == expected
-    assert (done.images, done.errors) == (IMAGES, 0)
+    count = len(list(images.rglob("*.png")))
+    assert (done.images, done.errors) == (count, 0)
     manifest = json.loads((out / "_SUCCESS").read_text())
-    assert (manifest["images"], manifest["phrases"], manifest["errors"]) == (IMAGES, len(expected), 0)
+    assert (manifest["images"], manifest["phrases"], manifest["errors"]) == (count, len(expected), 0)
+
+
+def test_lost_workers_and_a_lost_node_change_nothing(
+    cluster: Any, images: Path, model: str, tmp_path: Path
+) -> None:
+    ground_with_losses(cluster, images, model, tmp_path / "out", 6, (5, 12))
 
 
 @pytest.mark.soak
-def test_a_large_corpus_with_damaged_images(model: str, tmp_path: Path) -> None:
+def test_the_included_model_on_a_corpus(cluster: Any, tmp_path: Path) -> None:
+    ground_with_losses(cluster, write_images(tmp_path / "images", 12), "compact", tmp_path / "out", 1, (2, 5))
+
+
+@pytest.mark.soak
+def test_a_large_corpus_with_damaged_images(cluster: Any, model: str, tmp_path: Path) -> None:
     folder = write_images(tmp_path / "images", 5000)
     damages = (image_bytes(1)[:200], b"", b"GIF89a and no more", bomb())
     damaged = sorted(folder.rglob("*.png"))[::100]
@@ -201,10 +218,3 @@ def test_a_large_corpus_with_damaged_images(model: str, tmp_path: Path) -> None:
     for file in damaged:
         file.unlink()
     assert shard_rows(tmp_path / "out") == single_process_rows(model, folder)
-
-
-@pytest.mark.soak
-def test_the_included_model_on_a_corpus(tmp_path: Path) -> None:
-    folder = write_images(tmp_path / "images", 12)
-    corpus(folder, tmp_path / "out", shard_size=3, pool=TWO)
-    assert shard_rows(tmp_path / "out") == single_process_rows("compact", folder)
