@@ -32,5 +32,5 @@ actionlint:
 .venv: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) -e '.[train,serve,onnx,supervision,heif,docs,dev]'
+	$(PIP) -e '.[train,serve,onnx,supervision,heif,ray,docs,dev]'
 	touch .venv

@@ -9,6 +9,7 @@ from ppmn.errors import InputError
 
 if TYPE_CHECKING:
     from ppmn.data.panoptic import DataSpec
+    from ppmn.grounding.corpus_pool import PoolOptions
     from ppmn.types import Size
 
 
@@ -22,6 +23,31 @@ def add_model(parser: argparse.ArgumentParser) -> None:
 def add_device(parser: argparse.ArgumentParser) -> None:
     """`--device`, where it runs."""
     parser.add_argument("--device", help="cpu, cuda, cuda:N or mps (default: the CUDA GPU if there is one)")
+
+
+def add_engine(parser: argparse.ArgumentParser, threads: str) -> None:
+    """`--engine ray` with where it runs, for many images."""
+    add = parser.add_argument
+    add("--engine", choices=("ray",), help="run on Ray: on all cores of this machine, or on a cluster")
+    address = "a Ray cluster: auto or HOST:PORT (default: Ray on this machine)"
+    add("--address", metavar="ADDRESS", help=address)
+    add("--actors", type=int, metavar="N", help="processes with a model each (default: CPUs / threads)")
+    add("--threads", type=int, metavar="N", help=f"threads of each actor (default: {threads})")
+
+
+def pool_options(args: argparse.Namespace, threads: int) -> "PoolOptions":
+    """Where `--engine ray` does its work."""
+    from ppmn.grounding.corpus_pool import PoolOptions
+
+    chosen = threads if args.threads is None else args.threads
+    return PoolOptions(args.address, args.actors, chosen, getattr(args, "device", None))
+
+
+def check_engine(args: argparse.Namespace, *more: str) -> None:
+    """Refuse options of Ray without it: those of `add_engine`, and `more` of a command's own."""
+    for name in ("address", "actors", "threads", *more):
+        if getattr(args, name) is not None and args.engine is None:
+            raise InputError(f"--{name.replace('_', '-')} is an option of --engine ray")
 
 
 def add_out(parser: argparse.ArgumentParser, help: str, metavar: str = "DIR", required: bool = True) -> None:

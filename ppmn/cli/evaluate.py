@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppmn.cli.arguments import parse_spec
+from ppmn.cli.arguments import add_engine, check_engine, parse_spec, pool_options
 from ppmn.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--worst", type=int, default=0, metavar="N", help="draw the N phrases with the lowest IoU")
     sheet_help = "where --worst is drawn (default: worst.png)"
     add("--sheet", type=Path, default=Path("worst.png"), metavar="FILE.png", help=sheet_help)
+    add_engine(parser, "as many as one process has, for the same figures")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -64,7 +65,10 @@ def run(args: argparse.Namespace) -> None:
         sources = open_narratives_of([parse_spec(text) for text in args.data], args.part)
         answers, name, threshold = _answers(args, sources)
         keep = bool(args.worst or args.save_predictions)
-        found = evaluate(answers, sources, protocol=args.protocol, keep_predictions=keep)
+        if args.engine == "ray":
+            found = _evaluate_on_ray(args, sources, keep)
+        else:
+            found = evaluate(answers, sources, protocol=args.protocol, keep_predictions=keep)
         if not is_main_process():
             return None
         report = build_report(found.metric, name, threshold, sources, args.part)
@@ -75,7 +79,23 @@ def run(args: argparse.Namespace) -> None:
             worst_sheet(found, sources, args.sheet, count=args.worst)
 
 
+def _evaluate_on_ray(
+    args: argparse.Namespace, sources: Mapping[str, "NarrativeSource"], keep: bool
+) -> "EvaluationRun":
+    import torch
+
+    from ppmn.evaluation.evaluate_corpus import evaluate_on_ray
+
+    specs = [parse_spec(text) for text in args.data]
+    pool = pool_options(args, torch.get_num_threads())
+    options = {"part": args.part, "protocol": args.protocol, "keep_predictions": keep}
+    return evaluate_on_ray(args.model, specs, sources, pool, **options)
+
+
 def _check(args: argparse.Namespace, reports: Sequence["EvaluationReport"]) -> None:
+    check_engine(args)
+    if args.engine and (args.predictions or args.referring):
+        raise InputError("--engine ray measures a model on narratives: give --model and --data")
     if not (args.model or args.predictions):
         raise InputError("nothing to measure: give --model or --predictions, or --curves and --with")
     if args.referring:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ppmn
-from ppmn.cli.arguments import add_device, add_model, add_out
+from ppmn.cli.arguments import add_device, add_engine, add_model, check_engine, pool_options
 from ppmn.errors import InputError
 
 if TYPE_CHECKING:
@@ -19,22 +19,25 @@ if TYPE_CHECKING:
 
 HELP = "find a caption's noun phrases in an image"
 FORMATS = "json, png, panoptic, html, rounds, polygons, yolo, labelme, labelstudio, cvat, cutouts, contact"
+DEFAULT_FORMATS = "json,png,html"
 NAME_WIDTH = 40  # characters of a phrase in the table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     image = (
         "an image, - to read one from standard input, a folder of images (with its sub-folders), "
-        'or a JSONL list with one {"image": FILE, "caption": TEXT} per line'
+        'or a JSONL list with one {"image": FILE, "caption": TEXT} per line; with --engine ray also Parquet '
+        "or WebDataset tar files, and URLs"
     )
     parser.add_argument("image", metavar="IMAGE", help=image)
     caption = "the caption; - reads it from standard input (a folder: default NAME.txt beside each image)"
     parser.add_argument("caption", metavar="CAPTION", nargs="?", help=caption)
-    add_out(parser, "folder of the results; required for many images", required=False)
+    out = "folder of the results; required for many images"
+    parser.add_argument("-o", "--out", metavar="DIR", help=out)  # with --engine ray it may be a URL
     json_help = "write the COCO JSON of one image to FILE; - prints it, and all else goes to standard error"
     parser.add_argument("--json", metavar="FILE", help=json_help)
     formats = f"comma-separated list of {FORMATS} (default: %(default)s)"
-    parser.add_argument("--formats", default="json,png,html", metavar="LIST", help=formats)
+    parser.add_argument("--formats", default=DEFAULT_FORMATS, metavar="LIST", help=formats)
     parser.add_argument("--boxes", action="store_true", help="write boxes in place of masks")
     threshold = "response above which a pixel is in a mask (default: the model's)"
     parser.add_argument("--threshold", type=float, help=threshold)
@@ -45,6 +48,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--all", action="store_true", help="also ground phrases that name no object")
     add_model(parser)
     add_device(parser)
+    add_engine(parser, "1")
+    shard_size = "with --engine ray: images per Parquet file, about (default: 32)"
+    parser.add_argument("--shard-size", type=int, metavar="N", help=shard_size)
+    batch_size = "with --engine ray: images of one size that are encoded together (default: 1)"
+    parser.add_argument("--batch-size", type=int, metavar="N", help=batch_size)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,10 +71,14 @@ def run(args: argparse.Namespace) -> int:
         keep_absent=args.keep_absent,
         instances=args.instances,
     )
+    check_engine(args, "shard_size", "batch_size")
+    location, args.out = args.out, Path(args.out) if args.out else None
     source = Path(args.image).expanduser()
     if args.image == args.caption == "-":
         raise InputError("standard input holds the image or the caption, not both")
     caption = sys.stdin.read().strip() if args.caption == "-" else args.caption
+    if args.engine == "ray":
+        return _ground_corpus(location, caption, args, options)
     if args.image != "-" and (source.is_dir() or source.suffix.lower() == ".jsonl"):
         return _ground_many(source, caption, args, options)
     if caption is None:
@@ -119,6 +131,40 @@ def _ground_many(source: Path, caption: str | None, args: argparse.Namespace, op
         print(f"{count} {name} {files} not read: {INSTALL[name]}", file=sys.stderr)
     print(f"{summary.grounded} grounded, {summary.failed} failed; {summary.results} lists them")
     return int(summary.failed > 0)
+
+
+def _ground_corpus(
+    out: str | None, caption: str | None, args: argparse.Namespace, options: "BatchOptions"
+) -> int:
+    from ppmn.grounding.corpus_run import corpus
+
+    if out is None:
+        raise InputError("a corpus needs a folder for its results: give it with -o DIR")
+    formats = args.formats != DEFAULT_FORMATS
+    for name, given in (("--boxes", args.boxes), ("--instances", args.instances), ("--formats", formats)):
+        if given:
+            raise InputError(
+                f"{name} cannot be used with --engine ray, which writes Parquet, and --json COCO"
+            )
+    done = corpus(
+        args.image,
+        out,
+        model=options.model,
+        caption=caption,
+        threshold=options.threshold,
+        all_phrases=options.all_phrases,
+        keep_absent=options.keep_absent,
+        batch_size=1 if args.batch_size is None else args.batch_size,
+        shard_size=32 if args.shard_size is None else args.shard_size,
+        coco=Path(args.json) if args.json else None,
+        pool=pool_options(args, 1),
+    )
+    rate = (done.grounded + done.failed) / max(done.seconds, 1e-9)
+    print(f"{done.grounded} grounded, {done.failed} failed, {rate:.1f} images per second")
+    print(
+        f"{out}/shards: {done.phrases} phrases of {done.images} images; errors.parquet: {done.errors} images"
+    )
+    return int(done.errors > 0)
 
 
 def _print_files(files: Sequence[Path]) -> None:

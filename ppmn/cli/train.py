@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ppmn.cli.arguments import add_out, parse_spec
+from ppmn.cli.arguments import add_engine, add_out, check_engine, parse_spec, pool_options
 from ppmn.errors import InputError
 
 HELP = "train a network, or continue a run"
@@ -18,6 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     log = "where curves are shown (default: tensorboard if it is installed)"
     add("--log", choices=("wandb", "tensorboard", "none"), help=log)
     add("--dry-run", action="store_true", help="check data, memory and one step; estimate the time")
+    add_engine(parser, "1; with --engine ray only --cache is filled, and nothing is trained")
 
 
 def add_training_arguments(sub: argparse.ArgumentParser) -> None:
@@ -70,6 +71,9 @@ def run(args: argparse.Namespace) -> None:
     from ppmn.training.trainer import train
 
     config = training_config(args)
+    check_engine(args)
+    if args.engine == "ray":
+        return _fill_cache(args, config)
     with process_group():
         train(
             config,
@@ -81,3 +85,15 @@ def run(args: argparse.Namespace) -> None:
             dry_run=args.dry_run,
             log_to=args.log,
         )
+
+
+def _fill_cache(args: argparse.Namespace, config: Any) -> None:
+    from ppmn.model.folder import model_folder
+    from ppmn.training.fill_cache import fill_cache
+
+    if args.cache is None:
+        raise InputError("--engine ray fills the cache of a run: name its folder with --cache DIR")
+    specs = [parse_spec(text) for text in args.data]
+    init = model_folder(args.init) if args.init else None
+    samples = fill_cache(config, specs, args.cache, pool_options(args, 1), init=init)
+    print(f"{args.cache} has the features of {samples} samples; nothing was trained")

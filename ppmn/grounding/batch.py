@@ -163,18 +163,27 @@ def _jsonl_jobs(file: Path, caption: str | None) -> Iterator[GroundingJob]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
-            spans = row.get("spans")
-            spans = None if spans is None else [(int(start), int(end)) for start, end in spans]
-            text = row["caption"] if caption is None else caption
-            if not isinstance(text, str):
-                raise TypeError(f"its caption is {type(text).__name__}, not text")
-            image = file.parent / row["image"]
-            yield GroundingJob(image, f"{number:06d}_{slug(image.stem)}", text, spans)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
-            problem = f"line {number} is not an image with a caption ({reason})"
-            yield GroundingJob(file, f"{number:06d}", problem=problem)
+            image, text, spans = read_list_line(line, number, caption)
+            place = file.parent / image
+            yield GroundingJob(place, f"{number:06d}_{slug(place.stem)}", text, spans)
+        except InputError as error:
+            yield GroundingJob(file, f"{number:06d}", problem=str(error))
+
+
+def read_list_line(line: str, number: int, caption: str | None) -> tuple[str, str, list[Span] | None]:
+    """The image, the caption (or the one that is given) and the spans of one line of a list."""
+    try:
+        row = json.loads(line)
+        spans = row.get("spans")
+        spans = None if spans is None else [(int(start), int(end)) for start, end in spans]
+        text = row["caption"] if caption is None else caption
+        for name, value in (("image", row["image"]), ("caption", text)):
+            if not isinstance(value, str):
+                raise TypeError(f"its {name} is {type(value).__name__}, not text")
+        return row["image"], text, spans
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise InputError(f"line {number} is not an image with a caption ({reason})") from error
 
 
 def ground_jobs(jobs: Iterable[GroundingJob], out: Path, options: BatchOptions) -> BatchSummary:

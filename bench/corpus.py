@@ -1,0 +1,182 @@
+"""Images per second of the Ray engine with one and two actors against the plain loop, and its peak memory.
+
+    python -m bench.corpus                        # compact on 60 images, a random model on 400
+    python -m bench.corpus --images 8 --random 40
+
+Starting Ray and loading the model are not counted: the clock of the plain loop starts after its first image,
+that of the engine with its first shards. CPU seconds per image tell more than the rate on a busy machine.
+"""
+
+import argparse
+import os
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+
+import numpy as np
+import pyarrow.parquet as pq
+import torch
+from PIL import Image
+
+import ppmn
+from ppmn.config import ModelConfig, ResNetConfig
+from ppmn.grounding.corpus_pool import PoolOptions, connected
+from ppmn.grounding.corpus_run import corpus
+from ppmn.model.folder import build_model, save_model
+
+CAPTION = "In this image there are two dogs on the green grass, and a red ball under the blue sky."
+SIZES = ((480, 640), (640, 480), (427, 640), (600, 400))
+SHARD_SIZE = 4
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Images per second, CPU seconds per image, and the peak memory in MB."""
+
+    rate: float
+    cpu: float
+    memory: float
+
+    def __str__(self) -> str:
+        return f"{self.rate:6.2f} images/s, {1000 * self.cpu:7.1f} ms of CPU per image, {self.memory:.0f} MB"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--images", type=int, default=60, metavar="N", help="for compact (default: 60)")
+    parser.add_argument("--random", type=int, default=400, metavar="N", help="for a small one (default: 400)")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as root, connected(None):
+        folder = Path(root)
+        name = random_model(folder / "random_model")
+        compare("random model", name, args.random, folder / "random")
+        growth(name, args.random, folder / "growth")
+        if args.images:
+            compare("compact", "compact", args.images, folder / "compact")
+
+
+def random_model(folder: Path) -> str:
+    """A small network with random weights that reads the text encoder of compact."""
+    text = ppmn.load("compact", device="cpu").model.config.text
+    image = ResNetConfig(depth=18, form="torchvision", norm="group", width=8, channels=32)
+    sizes = {"short_side": 64, "long_side": 128, "channels": 32, "rounds": 2, "pixels": 12}
+    torch.manual_seed(0)
+    config = ModelConfig(image=image, text=text, count_padding=False, **sizes)  # type: ignore[arg-type]
+    save_model(build_model(config), folder)
+    return str(folder)
+
+
+def draw(folder: Path, count: int) -> Path:
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        height, width = SIZES[number % len(SIZES)]
+        small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), np.uint8))
+        small.resize((width, height)).save(folder / f"{number:05d}.jpg", quality=90)
+    return folder
+
+
+def compare(title: str, model: str, count: int, folder: Path) -> None:
+    """Print the speed of the plain loop before and after that of one and of two actors, and the ratios."""
+    images = draw(folder / "images", count)
+    before = plain(model, images)
+    engine = {n: by_actors(model, images, folder / f"out{n}", n) for n in (1, 2)}
+    loops = (before, plain(model, images))
+    rate, cpu = mean(loop.rate for loop in loops), mean(loop.cpu for loop in loops)
+    print(f"{title}, {count} images of {len(SIZES)} sizes")
+    for loop in loops:
+        print(f"  plain loop: {loop}")
+    for actors, speed in engine.items():
+        ratio = f"{speed.rate / rate:.2f} of the plain rate, {cpu / speed.cpu:.2f} by CPU"
+        print(f"  {actors} actors of {threads(actors)} threads: {speed}; {ratio}", flush=True)
+
+
+def plain(model: str, images: Path) -> Speed:
+    """Ground every image and encode its masks in this process, with the threads of one actor."""
+    torch.set_num_threads(threads(1))
+    grounder = ppmn.load(model)
+    files = sorted(images.iterdir())
+    with Watch() as watch:
+        for file in files:
+            ppmn.to_coco(grounder.ground(file, CAPTION))
+            if file == files[0]:
+                start, cpu = time.perf_counter(), time.process_time()
+        count = len(files) - 1
+        seconds, used = time.perf_counter() - start, time.process_time() - cpu
+    return Speed(count / seconds, used / count, watch.memory)
+
+
+def threads(actors: int) -> int:
+    return max(1, (os.cpu_count() or 1) // actors) if "OMP_NUM_THREADS" not in os.environ else 1
+
+
+def by_actors(model: str, images: Path, out: Path, actors: int) -> Speed:
+    """The same on Ray, from the time when each actor may have written a shard until the last one."""
+    pool = PoolOptions(actors=actors, threads=threads(actors))
+    with Watch(out / "shards") as watch:
+        corpus(images, out, model=model, caption=CAPTION, shard_size=SHARD_SIZE, pool=pool)
+    files = sorted((out / "shards").iterdir(), key=lambda file: file.stat().st_mtime)
+    count = sum(len(pq.read_table(file, columns=["image"])["image"].unique()) for file in files[actors:])
+    seconds = files[-1].stat().st_mtime - files[actors - 1].stat().st_mtime
+    warm = [cpu for number, cpu in watch.cpu if number >= actors]
+    return Speed(count / seconds, (warm[-1] - warm[0]) / count, watch.memory)
+
+
+def growth(model: str, count: int, folder: Path) -> None:
+    """Print the speed of one actor on a quarter of the images and on all of them."""
+    speeds = []
+    for part in (count // 4, count):
+        speeds.append(by_actors(model, draw(folder / f"images{part}", part), folder / f"out{part}", 1))
+        print(f"  1 actor, {part} images: {speeds[-1]}", flush=True)
+    few, many = speeds
+    rates = f"{few.rate / many.rate:.2f} by the clock, {many.cpu / few.cpu:.2f} by CPU"
+    print(
+        f"  time per image of all to that of a quarter: {rates}; memory {many.memory / few.memory:.2f} times"
+    )
+
+
+class Watch:
+    """Memory and CPU time of this process and of Ray's actors, sampled ten times per second (Linux)."""
+
+    def __init__(self, shards: Path | None = None) -> None:
+        self.shards, self.memory, self.cpu = shards, 0.0, [(0, 0.0)]
+        self.stopped = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self.thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stopped.set()
+        self.thread.join()
+
+    def _watch(self) -> None:
+        while not self.stopped.wait(0.1):
+            written = len(list(self.shards.glob("*.parquet"))) if self.shards else 0
+            memory, cpu = _usage(own=self.shards is None)
+            self.memory = max(self.memory, memory)
+            if cpu >= self.cpu[-1][1]:  # less once the actors have ended
+                self.cpu.append((written, cpu))
+
+
+def _usage(own: bool) -> tuple[float, float]:
+    """MB of private memory and seconds of CPU time, of this process or of Ray's actors."""
+    pages = ticks = 0
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            actor = b"MapWorker" in (folder / "cmdline").read_bytes()
+            if actor if not own else folder.name == str(os.getpid()):
+                fields = (folder / "statm").read_text().split()
+                pages += int(fields[1]) - int(fields[2])  # resident without shared pages
+                ticks += sum(map(int, (folder / "stat").read_text().rpartition(")")[2].split()[11:13]))
+        except OSError:
+            continue
+    return pages * 4096 / 1e6, ticks / os.sysconf("SC_CLK_TCK")
+
+
+if __name__ == "__main__":
+    main()
