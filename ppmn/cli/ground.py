@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ppmn.grounding.batch import BatchOptions
 
 HELP = "find a caption's noun phrases in an image"
-FORMATS = "json, png, panoptic, html, rounds, polygons, yolo, labelme, labelstudio, cvat, cutouts, contact"
+FORMATS = "json, png, polygons, panoptic, html, rounds, yolo, labelme, labelstudio, cvat, cutouts, contact"
 DEFAULT_FORMATS = "json,png,html"
 NAME_WIDTH = 40  # characters of a phrase in the table
 

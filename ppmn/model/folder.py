@@ -39,8 +39,8 @@ def model_folder(name_or_dir: str | Path) -> Path:
             raise InputError(f"the model {name_or_dir} is not part of this installation of ppmn")
         return folder
     folder = Path(name_or_dir).expanduser()
-    if not folder.is_dir() and is_hub_name(str(name_or_dir)):
-        return download_model(str(name_or_dir))
+    if not folder.is_dir() and isinstance(name_or_dir, str) and is_hub_name(name_or_dir):
+        return download_model(name_or_dir)
     if not folder.is_dir():
         raise InputError(
             f"{name_or_dir} is neither a model folder nor a shipped model ({', '.join(SHIPPED_MODELS)})"
