@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -81,20 +82,14 @@ def when_shards(out: Path, count: int, act: Callable[[], None]) -> threading.Thr
 
 
 def workers(node: Any) -> list[int]:
-    """The processes of a node that run actors."""
+    """The processes of a node that ground images."""
     raylet = node.all_processes["raylet"][0].process.pid
     found = []
-    for folder in Path("/proc").iterdir():
-        try:
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, IndexError):
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            if (
-                folder.name.isdigit()
-                and parent == raylet
-                and b"ray::MapWorker" in (folder / "cmdline").read_bytes()
-            ):
+            if parent == raylet and b"ray::MapWorker" in (folder / "cmdline").read_bytes():
                 found.append(int(folder.name))
-        except (OSError, ValueError, IndexError):
-            continue
     return found
 
 
