@@ -2,17 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image
 
 from ppmn.errors import InputError
 from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.maps import MapGeometry
 from ppmn.grounding.open_runtime import open_runtime
 from ppmn.grounding.result import Grounding
-from ppmn.grounding.runtime import Runtime, RuntimeName, RuntimePrecision, sigmoid
+from ppmn.grounding.runtime import Runtime, RuntimeName, RuntimePrecision, map_geometry, sigmoid
 from ppmn.images import ImageInput, read_image
 from ppmn.model.locate import model_folder
 from ppmn.model.preprocess import Preprocess
@@ -95,13 +94,10 @@ class Grounder:
     @property
     def model(self) -> "PPMN":
         """The network, where it runs on torch."""
-        if self.runtime.name != "torch":
-            raise InputError(
-                f"{self.name} runs on ONNX Runtime; ppmn.load(..., runtime='torch') has a network"
-            )
-        from ppmn.grounding.torch_runtime import TorchRuntime
-
-        return cast(TorchRuntime, self.runtime).model
+        model: PPMN | None = getattr(self.runtime, "model", None)
+        if model is None:
+            raise InputError(f"{self.name} runs on ONNX Runtime; only runtime='torch' has a network")
+        return model
 
     @property
     def device(self) -> str:
@@ -298,11 +294,6 @@ class Grounder:
             for number, (image, own) in enumerate(zip(batch, features, strict=True), first):
                 source = images[number]
                 name = str(source) if isinstance(source, str | Path) else None
-                yield EncodedImage(image, name, self.name, self.runtime, self._geometry(image), own)
-
-    def _geometry(self, image: Image.Image) -> MapGeometry:
-        height, width = self.preprocess.size(image.height, image.width)
-        rows, columns = self.runtime.padded_size(height, width)
-        stride = self.runtime.stride
-        map_size, content_size = (rows // stride, columns // stride), (height / stride, width / stride)
-        return MapGeometry(image.height, image.width, map_size, content_size)
+                yield EncodedImage(
+                    image, name, self.name, self.runtime, map_geometry(self.runtime, image), own
+                )

@@ -6,9 +6,11 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from ppmn.config import DINOv2Config, ModelConfig
 from ppmn.grounding.calibration import MapEvidence
+from ppmn.grounding.maps import MapGeometry
 from ppmn.model.preprocess import Preprocess
 from ppmn.types import Map, Size, Span
 
@@ -94,3 +96,12 @@ class Runtime(Protocol):
     def nbytes(self, features: Any) -> int:
         """How much memory the features of one image take."""
         ...
+
+
+def map_geometry(runtime: Runtime, image: Image.Image) -> MapGeometry:
+    """How the maps of a network lie on an image."""
+    height, width = runtime.preprocess.size(image.height, image.width)
+    rows, columns = runtime.padded_size(height, width)
+    stride = runtime.stride
+    map_size, content_size = (rows // stride, columns // stride), (height / stride, width / stride)
+    return MapGeometry(image.height, image.width, map_size, content_size)

@@ -26,7 +26,7 @@ from ppmn.files import cache_folder, read_json, write_json
 from ppmn.grounding.weight_files import WeightFile, read_weights
 from ppmn.model.locate import sha256
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 OLDEST = (1, 20)  # version of ONNX Runtime
 _DIGESTS = "sha256.json"  # of an entry's files
 _KEPT = 4  # entries of the cache, those used last
@@ -71,7 +71,7 @@ def open_sessions(
         try:
             return _open_entry(entry, graphs, threads)
         except Exception as error:  # a damaged file raises nearly anything
-            logger.warning("%s is damaged and is made again (%s)", entry, _first_line(error))
+            _log.warning("%s is damaged and is made again (%s)", entry, _first_line(error))
             shutil.rmtree(entry, ignore_errors=True)
     names = sorted({name for graph in graphs.values() for name in graph.weights})
     weights = read_weights(files, names)
@@ -80,7 +80,7 @@ def open_sessions(
         return _open_entry(entry, graphs, threads)
     except Exception as error:  # what a full disk or a folder of another user raises
         built = {name: _build(graph, weights, threads) for name, graph in graphs.items()}
-        logger.warning(
+        _log.warning(
             "%s cannot be written (%s), so the model is loaded without it; PPMN_CACHE names another folder",
             entry.parent,
             _first_line(error),

@@ -15,7 +15,6 @@ from ppmn.errors import InputError
 from ppmn.model.locate import MODEL_FILE, MODEL_PREFIX, base_weights
 
 _SCALE = ".scale"  # of a table in 8 bits, see ppmn/model/compress.py
-_LINEAR_8BIT = (".weight_8bit", ".scale_8bit")  # what graphs call the two parts of a linear layer in 8 bits
 
 
 @dataclass(frozen=True)
@@ -46,9 +45,9 @@ def read_weights(files: Sequence[WeightFile], names: Sequence[str]) -> dict[str,
         found: dict[str, NDArray[Any]] = {}
         for name in names:
             layer, _, kind = name.rpartition(".")
-            if f".{kind}" in _LINEAR_8BIT and name not in found:
-                parts = quantize(reader.read(f"{layer}.weight"))
-                found |= {f"{layer}{part}": array for part, array in zip(_LINEAR_8BIT, parts, strict=True)}
+            if kind in ("weight_8bit", "scale_8bit") and name not in found:
+                integers, scale = quantize(reader.read(f"{layer}.weight"))
+                found |= {f"{layer}.weight_8bit": integers, f"{layer}.scale_8bit": scale}
             elif name not in found:
                 found[name] = reader.read(name, expand=name + _SCALE not in names)
         return {name: found[name] for name in names}

@@ -69,7 +69,7 @@ def resize_cubic(x: Tensor, length: int) -> Tensor:
     return torch.as_tensor(out)
 
 
-def embed(embeddings: nn.Module, x: Tensor) -> Tensor:
+def embed(embeddings: Any, x: Tensor) -> Tensor:
     """Patches of normalised images, the class token before them, with their positions: (B, 1 + n, C)."""
     rows, columns = x.shape[2] // _PATCH, x.shape[3] // _PATCH
     own_class, table = embeddings.position_embeddings.split([1, _POSITIONS**2], 1)
