@@ -94,7 +94,7 @@ class Runtime(Protocol):
         ...
 
     def check_before_steps(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Call `check` before every step of the network, which it stops by raising; returns what ends that."""
+        """Call `check` before every step, which it stops by raising; returns what ends that."""
         ...
 
     def nbytes(self, features: Any) -> int:

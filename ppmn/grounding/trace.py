@@ -96,13 +96,20 @@ def _attention(
 
     assert not is_causal
     heads = query.shape[1]
-    rows = op.Transpose(query, perm=[0, 2, 1, 3])
-    rows = op.Reshape(rows, op.Constant(value_ints=[0, 0, -1]))  # (B, n, heads d)
+    if query.shape[2] == key.shape[2]:  # self-attention; a given memory stays as it is
+        key, value = _joined_heads(key), _joined_heads(value)
     options = {} if scale is None else {"scale": float(scale)}
     fused = _operator("MultiHeadAttention", "query key value", {"num_heads": "INT", "scale": "FLOAT"})
-    attended = fused(rows, key, value, num_heads=heads, **options)
+    attended = fused(_joined_heads(query), key, value, num_heads=heads, **options)
     split = op.Reshape(attended, op.Constant(value_ints=[0, 0, heads, -1]))
     return op.Transpose(split, perm=[0, 2, 1, 3])
+
+
+def _joined_heads(x: Any) -> Any:
+    """(B, heads, n, d) -> (B, n, heads d)."""
+    from onnxscript import opset20 as op
+
+    return op.Reshape(op.Transpose(x, perm=[0, 2, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
 
 
 def _linear_8bit(x: Any, weight: Any, scale: Any, bias: Any) -> Any:
