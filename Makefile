@@ -2,10 +2,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test soak lint docs browser actionlint
+.PHONY: demo core test soak lint docs browser actionlint
 
-demo: .venv
-	$(BIN)/python -m ppmn.demo
+demo: .venv-core
+	.venv-core/bin/python -m ppmn.demo
+
+core: .venv-core
+	.venv-core/bin/pip install --quiet --disable-pip-version-check -c constraints.txt pytest
+	.venv-core/bin/python -m pytest --noconftest -rs tests/core
 
 test: .venv lint docs
 	$(BIN)/python -m pytest -rs
@@ -32,5 +36,11 @@ actionlint:
 .venv: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(PIP) torch
-	$(PIP) -e '.[train,serve,onnx,supervision,heif,ray,docs,dev]'
+	$(PIP) -e '.[train,serve,onnx-export,supervision,heif,ray,docs,dev]'
 	touch .venv
+
+# what `pip install ppmn` installs, without torch
+.venv-core: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv-core
+	.venv-core/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch .venv-core

@@ -18,9 +18,10 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from ppmn.config import ModelConfig, ResNetConfig
+from ppmn.model.locate import resolve_source
 from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
-from ppmn.model.text import TextEncoder, resolve_source
+from ppmn.model.text import TextEncoder
 from ppmn.presets import ppmn_released
 from ppmn.training.dataset import CacheEntry, Item
 from ppmn.training.feature_cache import FeatureCache, FeatureCaches, content_key, encoder_fingerprint

@@ -23,6 +23,7 @@ from ppmn.grounding.answers import postprocess_maps
 from ppmn.grounding.calibration import MapEvidence, map_features
 from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.grounder import Grounder
+from ppmn.grounding.torch_runtime import raw_maps
 
 _PER_IMAGE = 4  # phrases that people wrote
 
@@ -73,7 +74,7 @@ def read_rows(file: Path) -> list[AnswerRow]:
 
 
 def _measure_part(model: str, groups: Sequence[list[Probe]], shown: bool) -> list[AnswerRow]:
-    grounder = ppmn.load(model)
+    grounder = ppmn.load(model, runtime="torch")
     progress = tqdm(groups, grounder.name, unit="image", disable=None if shown else True)
     return [row for mine in progress for row in measure_image(grounder, mine)]
 
@@ -82,8 +83,8 @@ def measure_image(grounder: Grounder, probes: Sequence[Probe]) -> Iterator[Answe
     """The rows of one image, which is encoded once."""
     encoded = grounder.encode(probes[0].image.file)
     ids = read_segment_ids(probes[0].image)
-    evidence = _evidence(encoded, probes)
-    maps = postprocess_maps(evidence.responses, grounder.model.config)
+    evidence = _evidence(grounder, encoded, probes)
+    maps = postprocess_maps(evidence.responses, grounder.runtime.config)
     features = map_features(evidence, maps, grounder.threshold)
     for number, probe in enumerate(probes):
         mask = encoded.geometry.mask(maps[number], grounder.threshold) & (ids != IGNORE_ID)
@@ -100,9 +101,9 @@ def measure_image(grounder: Grounder, probes: Sequence[Probe]) -> Iterator[Answe
 
 
 @torch.inference_mode()
-def _evidence(encoded: EncodedImage, probes: Sequence[Probe]) -> MapEvidence:
+def _evidence(grounder: Grounder, encoded: EncodedImage, probes: Sequence[Probe]) -> MapEvidence:
     """All probes of an image at once; each is a caption of its own, and captions do not know each other."""
-    tokenize = encoded.model.text_encoder.tokenize
+    tokenize = grounder.model.text_encoder.tokenize
     captions = [tokenize(probe.caption, [probe.span]) for probe in probes]
-    maps, queries = encoded.model.ground(encoded.pixels, captions, per_image=[len(captions)])
-    return encoded.evidence(queries, maps)
+    maps, queries = grounder.model.ground(encoded.features, captions, per_image=[len(captions)])
+    return raw_maps(maps, queries).evidence()

@@ -101,7 +101,7 @@ def make_probes(args: argparse.Namespace) -> list[Probe]:
     files = [Probe(i, "", (0, 0), (), "") for panoptic in sources for i in panoptic.images if i.segments]
     kept = {p.image.file for p in shared.limited(files, args.images, args.seed)}
     count = max(1, -(-args.phrases // (2 * len(kept))))
-    encoder = ppmn.load("compact").model.text_encoder
+    encoder = ppmn.load("compact", runtime="torch").model.text_encoder
     probes: list[Probe] = []
     for panoptic in sources:
         absentees = Absentees(panoptic, encoder)

@@ -8,6 +8,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import platformdirs
+
 from ppmn.errors import InputError
 
 
@@ -19,6 +21,12 @@ def read_json(file: Path) -> Any:
         raise InputError(f"{file} cannot be read ({error.strerror})") from error
     except ValueError as error:  # broken JSON and broken UTF-8
         raise InputError(f"{file} is not JSON ({error})") from error
+
+
+def cache_folder() -> Path:
+    """$PPMN_CACHE, or the user's cache folder for `ppmn`."""
+    own = os.environ.get("PPMN_CACHE")
+    return Path(own) if own else platformdirs.user_cache_path("ppmn", appauthor=False)
 
 
 def existing_file(file: Path, absence: str) -> Path:

@@ -10,6 +10,8 @@ from ppmn import __version__
 from ppmn.cli import ablate, convert, data, evaluate, export, ground, profile, push, serve, train
 from ppmn.errors import InputError
 
+# packages that are not part of every installation, by the extra that installs them
+_EXTRAS = {"torch": "torch", "transformers": "torch", "pyarrow": "train", "matplotlib": "train"}
 COMMANDS = (ground, serve, data, train, evaluate, ablate, profile, convert, export, push)
 
 
@@ -34,6 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return args.run(args) or 0
     except InputError as error:
         print(f"ppmn: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        extra = f"pip install 'ppmn[{_EXTRAS[package]}]'"
+        print(f"ppmn: ppmn {args.command} needs {package}, which is not installed: {extra}", file=sys.stderr)
         return 2
     except KeyboardInterrupt as interrupt:
         print(": ".join(["ppmn: interrupted", *map(str, interrupt.args)]), file=sys.stderr)

@@ -3,7 +3,7 @@
 import argparse
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ppmn.errors import InputError
 
@@ -20,19 +20,32 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_device(parser: argparse.ArgumentParser) -> None:
-    """`--device`, where it runs."""
+def add_runtime(parser: argparse.ArgumentParser) -> None:
+    """`--device`, `--runtime` and `--precision`: where and how it runs."""
     parser.add_argument("--device", help="cpu, cuda, cuda:N or mps (default: the CUDA GPU if there is one)")
+    runtime = "what runs the model (default: torch on a GPU, otherwise ONNX Runtime if it can)"
+    parser.add_argument("--runtime", choices=("auto", "onnx", "torch"), default="auto", help=runtime)
+    precision = "auto encodes images in 8 bits or bfloat16 where the model allows it (default: auto)"
+    parser.add_argument("--precision", choices=("auto", "float32"), default="auto", help=precision)
 
 
-def add_engine(parser: argparse.ArgumentParser, threads: str) -> None:
+def add_threads(parser: argparse.ArgumentParser, default: str) -> None:
+    """`--threads`, of an operation."""
+    parser.add_argument("--threads", type=int, metavar="N", help=f"processor threads (default: {default})")
+
+
+def runtime_options(args: argparse.Namespace) -> dict[str, Any]:
+    """These arguments as options of `ppmn.load`."""
+    return {name: getattr(args, name) for name in ("device", "runtime", "precision", "threads")}
+
+
+def add_engine(parser: argparse.ArgumentParser) -> None:
     """`--engine ray` with where it runs, for many images."""
     add = parser.add_argument
     add("--engine", choices=("ray",), help="run on Ray: on all cores of this machine, or on a cluster")
     address = "a Ray cluster: auto or HOST:PORT (default: Ray on this machine)"
     add("--address", metavar="ADDRESS", help=address)
     add("--actors", type=int, metavar="N", help="processes with a model each (default: CPUs / threads)")
-    add("--threads", type=int, metavar="N", help=f"threads of each actor (default: {threads})")
 
 
 def pool_options(args: argparse.Namespace, threads: int) -> "PoolOptions":
@@ -45,9 +58,12 @@ def pool_options(args: argparse.Namespace, threads: int) -> "PoolOptions":
 
 def check_engine(args: argparse.Namespace, *more: str) -> None:
     """Refuse options of Ray without it: those of `add_engine`, and `more` of a command's own."""
-    for name in ("address", "actors", "threads", *more):
+    for name in ("address", "actors", *more):
         if getattr(args, name) is not None and args.engine is None:
             raise InputError(f"--{name.replace('_', '-')} is an option of --engine ray")
+    for name in ("runtime", "precision"):
+        if args.engine is not None and getattr(args, name, "auto") != "auto":
+            raise InputError(f"--{name} cannot be used with --engine ray")
 
 
 def add_out(parser: argparse.ArgumentParser, help: str, metavar: str = "DIR", required: bool = True) -> None:

@@ -5,7 +5,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ppmn.cli.arguments import add_engine, check_engine, parse_spec, pool_options
+from ppmn.cli.arguments import (
+    add_engine,
+    add_runtime,
+    add_threads,
+    check_engine,
+    parse_spec,
+    pool_options,
+    runtime_options,
+)
 from ppmn.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--worst", type=int, default=0, metavar="N", help="draw the N phrases with the lowest IoU")
     sheet_help = "where --worst is drawn (default: worst.png)"
     add("--sheet", type=Path, default=Path("worst.png"), metavar="FILE.png", help=sheet_help)
-    add_engine(parser, "as many as one process has, for the same figures")
+    add_runtime(parser)
+    add_engine(parser)
+    add_threads(parser, "all; with --engine ray each actor has as many, for the same figures")
 
 
 def run(args: argparse.Namespace) -> None:
@@ -133,7 +143,7 @@ def _run_referring(args: argparse.Namespace) -> None:
 
     with process_group():
         sources = open_referring([parse_spec(text) for text in args.referring], args.part)
-        grounder = ppmn.load(args.model)
+        grounder = ppmn.load(args.model, **runtime_options(args))
         report = referring_report(measure_referring(grounder, sources), grounder, args.part)
         if not is_main_process():
             return
@@ -152,7 +162,7 @@ def _answers(
 
     if args.predictions:
         return file_answers(read_predictions(args.predictions, sources)), args.predictions.name, None
-    grounder = ppmn.load(args.model)
+    grounder = ppmn.load(args.model, **runtime_options(args))
     threshold = mask_threshold(grounder, args.protocol)
     return model_answers(grounder, args.protocol), grounder.name, threshold
 

@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import ppmn
-from ppmn.cli.arguments import add_device, add_engine, add_model, check_engine, pool_options
+from ppmn.cli.arguments import (
+    add_engine,
+    add_model,
+    add_runtime,
+    add_threads,
+    check_engine,
+    pool_options,
+    runtime_options,
+)
 from ppmn.errors import InputError
 
 if TYPE_CHECKING:
@@ -47,8 +55,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--keep-absent", action="store_true", help=absent)
     parser.add_argument("--all", action="store_true", help="also ground phrases that name no object")
     add_model(parser)
-    add_device(parser)
-    add_engine(parser, "1")
+    add_runtime(parser)
+    add_engine(parser)
+    add_threads(parser, "all; with --engine ray 1 for each actor")
     shard_size = "with --engine ray: images per Parquet file, about (default: 32)"
     parser.add_argument("--shard-size", type=int, metavar="N", help=shard_size)
     batch_size = "with --engine ray: images of one size that are encoded together (default: 1)"
@@ -63,13 +72,13 @@ def run(args: argparse.Namespace) -> int:
     formats = tuple(name.strip() for name in args.formats.split(","))
     options = BatchOptions(
         args.model,
-        args.device,
-        args.threshold,
-        args.all,
-        formats,
-        args.boxes,
+        threshold=args.threshold,
+        all_phrases=args.all,
+        formats=formats,
+        boxes=args.boxes,
         keep_absent=args.keep_absent,
         instances=args.instances,
+        **runtime_options(args),
     )
     check_engine(args, "shard_size", "batch_size")
     location, args.out = args.out, Path(args.out) if args.out else None
@@ -99,7 +108,7 @@ def _ground_one(source: Path, caption: str, args: argparse.Namespace, options: "
         check_writable([Path(args.json)])
     image = sys.stdin.buffer.read() if args.image == "-" else source
     with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
-        grounding = options.ground(ppmn.load(options.model, device=options.device), image, caption)
+        grounding = options.ground(options.load(), image, caption)
         for warning in grounding.warnings:
             print(f"warning: {warning}", file=sys.stderr)
         print(describe(grounding, colors=sys.stdout.isatty() and "NO_COLOR" not in os.environ))

@@ -2,8 +2,10 @@
 
 import argparse
 from dataclasses import fields
+from functools import partial
 
-from ppmn.cli.arguments import add_device, add_model
+import ppmn
+from ppmn.cli.arguments import add_model, add_runtime, runtime_options
 from ppmn.serve.limits import Limits
 
 HELP = "serve a page that grounds captions on images"
@@ -11,7 +13,7 @@ HELP = "serve a page that grounds captions on images"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
-    add_device(parser)
+    add_runtime(parser)
     parser.add_argument("--host", default="127.0.0.1", help="bind address (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, default=8000, help="port, or 0 for a free one (default: 8000)")
     parser.add_argument("--token", metavar="TEXT", help="require this token of every client")
@@ -29,9 +31,8 @@ def run(args: argparse.Namespace) -> None:
     except ImportError as error:
         raise InputError(f"{error.name} is not installed: pip install 'ppmn[serve]'") from error
     limits = Limits(**{limit.name: getattr(args, f"max_{limit.name}") for limit in fields(Limits)})
-    server = open_server(
-        args.model, device=args.device, host=args.host, port=args.port, token=args.token, limits=limits
-    )
+    load = partial(ppmn.load, args.model, **runtime_options(args))
+    server = open_server(load, host=args.host, port=args.port, token=args.token, limits=limits)
     print(f"{args.model} is served at {server.url} (Ctrl+C stops it)", flush=True)
     if server.public:
         print("anyone who can reach this machine can use the server; --token restricts it", flush=True)

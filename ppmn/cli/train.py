@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from ppmn.cli.arguments import add_engine, add_out, check_engine, parse_spec, pool_options
+from ppmn.cli.arguments import add_engine, add_out, add_threads, check_engine, parse_spec, pool_options
 from ppmn.errors import InputError
 
 HELP = "train a network, or continue a run"
@@ -18,7 +18,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     log = "where curves are shown (default: tensorboard if it is installed)"
     add("--log", choices=("wandb", "tensorboard", "none"), help=log)
     add("--dry-run", action="store_true", help="check data, memory and one step; estimate the time")
-    add_engine(parser, "1; with --engine ray only --cache is filled, and nothing is trained")
+    add_engine(parser)
+    add_threads(parser, "1 for each actor; with --engine ray only --cache is filled, and nothing is trained")
 
 
 def add_training_arguments(sub: argparse.ArgumentParser) -> None:
@@ -71,7 +72,7 @@ def run(args: argparse.Namespace) -> None:
     from ppmn.training.trainer import train
 
     config = training_config(args)
-    check_engine(args)
+    check_engine(args, "threads")
     if args.engine == "ray":
         return _fill_cache(args, config)
     with process_group():

@@ -17,8 +17,9 @@ from ppmn.convert.two_stage_checkpoint import convert_two_stage, two_stage_state
 from ppmn.convert.unpickle import read_checkpoint, tensors_of
 from ppmn.errors import InputError
 from ppmn.model.folder import MODEL_FILE, abbreviate, build_image_encoder, copy_tensors, save_model
+from ppmn.model.locate import PACKAGE_PREFIX, resolve_source
 from ppmn.model.network import PPMN
-from ppmn.model.text import PACKAGE_PREFIX, TextEncoder, resolve_source
+from ppmn.model.text import TextEncoder
 
 _UNUSED_HEAD = re.compile(
     r"rpn_head\.localization_fpn\.aux_convs\..*"

@@ -2,28 +2,19 @@
 
 import hashlib
 import json
-import os
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, overload
 
-import platformdirs
-
 from ppmn.data.narratives import AnnotatedPhrase, DataProblem, Narrative, narratives_file, read_narratives
 from ppmn.data.panoptic import Category, PanopticImage, Segment, panoptic_file, read_panoptic, split_folders
 from ppmn.errors import InputError
-from ppmn.files import existing_file, replacing
+from ppmn.files import cache_folder, existing_file, replacing
 
 _VERSION = 4  # of the index; part of its file name
 _BATCH = 4096  # narratives per Arrow batch: limits the memory of building, not of reading
-
-
-def cache_folder() -> Path:
-    """$PPMN_CACHE, or the user's cache folder for `ppmn`."""
-    own = os.environ.get("PPMN_CACHE")
-    return Path(own) if own else platformdirs.user_cache_path("ppmn", appauthor=False)
 
 
 class Narratives(Sequence[Narrative]):

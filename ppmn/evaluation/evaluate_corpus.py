@@ -52,7 +52,7 @@ def evaluate_on_ray(
         for first in range(0, len(narratives), _NARRATIVES)
     ]
     arguments = {"model": model, "specs": list(specs), "part": part, "protocol": protocol}
-    arguments |= {"keep_predictions": keep_predictions, "device": pool.device}
+    arguments |= {"keep_predictions": keep_predictions, "device": pool.device, "threads": pool.threads}
     total = sum(len(narratives) for narratives in sources.values())
     with connected(pool.address) as ray, tqdm(total=total, unit="narrative", disable=None) as bar:
         for done in run_pool(ray, NarrativeWorker, arguments, rows, pool):
@@ -76,9 +76,10 @@ class NarrativeWorker:
         protocol: Protocol,
         keep_predictions: bool,
         device: str | None,
+        threads: int | None,
     ) -> None:
         self.sources = open_narratives_of(specs, part)
-        self.answers = model_answers(load(model, device=device), protocol)
+        self.answers = model_answers(load(model, device=device, threads=threads), protocol)
         self.protocol, self.keep_predictions = protocol, keep_predictions
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:

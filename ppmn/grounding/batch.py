@@ -19,6 +19,7 @@ from ppmn.files import make_writable_folder
 from ppmn.grounding.formats import check_formats, save, slug
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.result import Grounding
+from ppmn.grounding.runtime import RuntimeName, RuntimePrecision
 from ppmn.images import IMAGE_SUFFIXES, ImageInput, MissingDecoderError
 from ppmn.types import Span
 
@@ -57,9 +58,22 @@ class BatchOptions:
     boxes: bool = False
     keep_absent: bool = False
     instances: bool = False
+    runtime: RuntimeName = "auto"
+    precision: RuntimePrecision = "auto"
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         check_formats(self.formats)
+
+    def load(self) -> Grounder:
+        """The model, ready to ground."""
+        return load(
+            self.model,
+            device=self.device,
+            runtime=self.runtime,
+            precision=self.precision,
+            threads=self.threads,
+        )
 
     def ground(
         self, grounder: Grounder, image: ImageInput, caption: str, spans: list[Span] | None = None
@@ -198,7 +212,7 @@ def ground_jobs(jobs: Iterable[GroundingJob], out: Path, options: BatchOptions) 
             if earlier.get(key) == job.folder:
                 counts["earlier"] += 1
                 continue
-            grounder = grounder or load(options.model, device=options.device)
+            grounder = grounder or options.load()
             row = {"key": key, "image": str(job.image)}
             try:
                 row |= _ground_job(job, grounder, options, out)

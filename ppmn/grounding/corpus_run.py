@@ -97,7 +97,8 @@ def corpus(
     start = time.perf_counter()
     names: set[str] = set()
     with connected(pool.address) as ray:
-        arguments = {"settings": settings, "location": str(out), "device": pool.device}
+        arguments = {"settings": settings, "location": str(out)}
+        arguments |= {"device": pool.device, "threads": pool.threads}
         rows = map(asdict, _named(images.chunks(), names))
         counts = _follow(run_pool(ray, ChunkWorker, arguments, rows, pool), images.images)
     if old := results.keep_only(names):

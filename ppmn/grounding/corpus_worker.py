@@ -20,7 +20,7 @@ from ppmn.grounding.corpus_sources import read_chunk
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.result import Grounding
 from ppmn.images import read_image
-from ppmn.model.folder import model_folder, sha256
+from ppmn.model.locate import model_folder, sha256
 
 _log = logging.getLogger(__name__)
 _AHEAD = 4  # images that are decoded before the network asks for them
@@ -59,12 +59,12 @@ class CorpusSettings:
         weights, config = sha256(folder / "model.safetensors"), sha256(folder / "config.json")
         return cls(model, weights, config, **options)
 
-    def load(self, device: str | None) -> Grounder:
+    def load(self, device: str | None, threads: int | None) -> Grounder:
         """The model; refused where this node has another one of that name."""
         here = CorpusSettings.of(self.model)
         if (here.model_sha256, here.config_sha256) != (self.model_sha256, self.config_sha256):
             raise InputError(f"the node {platform.node()} has another model {self.model} than the run")
-        return load(self.model, device=device)
+        return load(self.model, device=device, threads=threads)
 
     def digest(self) -> "hashlib._Hash":
         """The start of a chunk's key; `add_item` adds its images."""
@@ -91,8 +91,11 @@ class _Decoded:
 class ChunkWorker:
     """Grounds the chunks that an actor is given; the model is loaded when the first one needs it."""
 
-    def __init__(self, settings: CorpusSettings, location: str, device: str | None = None) -> None:
-        self.settings, self.results, self.device = settings, ResultFolder(location), device
+    def __init__(
+        self, settings: CorpusSettings, location: str, device: str | None = None, threads: int | None = None
+    ) -> None:
+        self.settings, self.results = settings, ResultFolder(location)
+        self.device, self.threads = device, threads
         self.grounder: Grounder | None = None
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:
@@ -107,7 +110,7 @@ class ChunkWorker:
             return _report(ShardInfo(""), fault=str(error))
 
     def _ground(self, chunk: Chunk) -> dict[str, Any]:
-        self.grounder = self.grounder or self.settings.load(self.device)
+        self.grounder = self.grounder or self.settings.load(self.device, self.threads)
         digest = self.settings.digest()
         answers: list[tuple[int, list[dict] | dict]] = []
         for batch in size_batches(ahead(self._decode(chunk, digest)), self.settings.batch_size):

@@ -2,20 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
 
 from ppmn.errors import InputError
 from ppmn.grounding.answers import postprocess_maps, predict_phrases
-from ppmn.grounding.calibration import MapEvidence
 from ppmn.grounding.instances import Cells
 from ppmn.grounding.maps import MapGeometry
 from ppmn.grounding.result import Grounding, Round
-from ppmn.model.network import PPMN, Maps, PixelFeatures
-from ppmn.model.pointing import TOKEN_STRIDE
-from ppmn.model.text import Queries
+from ppmn.grounding.runtime import RawMaps, Runtime
 from ppmn.phrases.caption import Caption, parse_caption
 from ppmn.types import Map, Span
 
@@ -33,9 +30,14 @@ class EncodedImage:
     image: Image.Image
     name: str | None
     model_name: str
-    model: PPMN = field(repr=False)
+    runtime: Runtime = field(repr=False)
     geometry: MapGeometry = field(repr=False)
-    pixels: PixelFeatures = field(repr=False)
+    features: Any = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory the features of the image take."""
+        return self.runtime.nbytes(self.features)
 
     def ground(
         self,
@@ -107,19 +109,18 @@ class EncodedImage:
             2
         """
         if threshold is None:
-            threshold = self.model.config.threshold
+            threshold = self.runtime.config.threshold
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold is {threshold}; it must lie between 0 and 1")
-        queries, maps = self.maps(caption.text, caption.spans)
-        evidence = self.evidence(queries, maps)
+        maps = self.maps(caption.text, caption.spans)
         phrases = predict_phrases(
             caption.phrases,
-            evidence,
+            maps.evidence(),
             self.geometry,
-            self.model.config,
+            self.runtime.config,
             threshold=threshold,
             keep_absent=keep_absent,
-            draw_objects=self.draw_objects if self.pixels.tokens else None,
+            draw_objects=self.draw_objects if self.runtime.config.pointing else None,
         )
         return Grounding(
             self.image,
@@ -127,15 +128,14 @@ class EncodedImage:
             phrases,
             threshold,
             skipped=caption.skipped,
-            rounds=self._rounds(queries, maps) if keep_rounds else (),
+            rounds=self._rounds(maps) if keep_rounds else (),
             image_name=self.name,
             model=self.model_name,
             warnings=(caption.warning,) if caption.warning else (),
-            calibrated=bool(self.model.config.calibration.score_weights),
+            calibrated=bool(self.runtime.config.calibration.score_weights),
         )
 
-    @torch.inference_mode()
-    def maps(self, caption: str, spans: Sequence[Span]) -> tuple[Queries, Maps]:
+    def maps(self, caption: str, spans: Sequence[Span]) -> RawMaps:
         """The raw matching maps H of every round, for research.
 
         Args:
@@ -143,7 +143,7 @@ class EncodedImage:
             spans: Start and end of each phrase in characters.
 
         Returns:
-            The M queries of the spans, and L + 1 maps (M, H, W) with the pixels of each round.
+            The maps of the queries of the spans, with the pixels of each round.
 
         Raises:
             InputError: The text encoder has no word piece for a span.
@@ -152,12 +152,11 @@ class EncodedImage:
             >>> import numpy as np
             >>> import ppmn
             >>> encoded = ppmn.load("compact", device="cpu").encode(np.zeros((48, 64, 3), np.uint8))
-            >>> queries, maps = encoded.maps("a dog", [(2, 5)])
+            >>> maps = encoded.maps("a dog", [(2, 5)])
             >>> len(maps.H)
             3
         """
-        maps, queries = self.model.ground(self.pixels, [self.model.text_encoder.tokenize(caption, spans)])
-        return queries, maps
+        return self.runtime.ground(self.features, caption, spans)
 
     def raw_responses(self, caption: str, spans: Sequence[Span]) -> Map:
         """Probabilities of each span at the network's stride, before post-processing.
@@ -179,8 +178,7 @@ class EncodedImage:
             >>> encoded.raw_responses("a dog", [(2, 5)]).shape
             (1, 84, 112)
         """
-        queries, maps = self.maps(caption, spans)
-        return _probabilities(queries, maps.H[-1])
+        return self.maps(caption, spans).probabilities()
 
     def responses(self, caption: str, spans: Sequence[Span]) -> Map:
         """Probabilities of each span at the network's stride, post-processed as the model asks.
@@ -202,39 +200,17 @@ class EncodedImage:
             >>> encoded.responses("a dog", [(2, 5)]).max() <= 1
             np.True_
         """
-        return postprocess_maps(self.raw_responses(caption, spans), self.model.config)
+        return postprocess_maps(self.raw_responses(caption, spans), self.runtime.config)
 
-    def evidence(self, queries: Queries, maps: Maps) -> MapEvidence:
-        """What `maps` returned as plain arrays, from which answers are made."""
-        last, before = (_probabilities(queries, H) for H in (maps.H[-1], maps.H[-2:][0]))
-        if maps.presence is None or maps.certainty is None:
-            return MapEvidence(last, before)
-        presence, certainty = (values.cpu().double().numpy() for values in (maps.presence, maps.certainty))
-        return MapEvidence(last, before, presence, certainty)
-
-    @torch.inference_mode()
     def draw_objects(self, cells: Cells) -> Map:
         """The objects at cells of a map, whatever they are: probabilities (n, H, W)."""
-        pointing, tokens = self.model.head.pointing, self.pixels.tokens
-        assert pointing is not None and tokens is not None
-        rows, columns = np.asarray(cells).T // TOKEN_STRIDE
-        points = torch.as_tensor(rows * (self.geometry.map_size[1] // TOKEN_STRIDE) + columns)
-        drawn = pointing.draw_objects(points.to(tokens.tokens.device), tokens, [len(points)])
-        found: Map = drawn.sigmoid().cpu().numpy()
-        return found
+        columns = self.geometry.map_size[1] // self.runtime.token_stride
+        tokens = np.asarray(cells) // self.runtime.token_stride
+        return self.runtime.draw_objects(self.features, tokens[:, 0] * columns + tokens[:, 1])
 
-    def _rounds(self, queries: Queries, maps: Maps) -> tuple[Round, ...]:
-        responses = [_probabilities(queries, H) for H in maps.H]  # (P, H, W) each
-        rows = np.split(np.arange(len(queries.vectors)), np.cumsum(queries.sizes)[:-1])  # of each phrase
-        points = [
-            tuple(self.geometry.points(indices[own].cpu().numpy()) for own in rows)
-            for indices in maps.indices
-        ]
+    def _rounds(self, maps: RawMaps) -> tuple[Round, ...]:
+        responses = [maps.probabilities(number) for number in range(len(maps.H))]  # (P, H, W) each
+        rows = np.split(np.arange(sum(maps.sizes)), np.cumsum(maps.sizes)[:-1])  # of each phrase
+        points = [tuple(self.geometry.points(indices[own]) for own in rows) for indices in maps.indices]
         points += [()] * (len(responses) - len(points))  # none after the last round
         return tuple(Round(response, own) for response, own in zip(responses, points, strict=True))
-
-
-def _probabilities(queries: Queries, H: torch.Tensor) -> Map:
-    """Raw maps (M, H, W) of queries as probabilities (P, H, W) of their phrases."""
-    found: Map = queries.phrase_maps(H.sigmoid()).cpu().numpy()
-    return found

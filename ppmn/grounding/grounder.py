@@ -2,43 +2,55 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as fn
-from PIL import Image
-from torch import Tensor
+import numpy as np
 
-from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
-from ppmn.grounding.device import place
 from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.maps import MapGeometry
+from ppmn.grounding.open_runtime import open_runtime
 from ppmn.grounding.result import Grounding
+from ppmn.grounding.runtime import Runtime, RuntimeName, RuntimePrecision, map_geometry, sigmoid
 from ppmn.images import ImageInput, read_image
-from ppmn.model.bfloat16 import has_bfloat16
-from ppmn.model.folder import load_model, model_folder
-from ppmn.model.network import PPMN, PixelFeatures
+from ppmn.model.locate import model_folder
 from ppmn.model.preprocess import Preprocess
-from ppmn.model.pyramid import group_by_shape
 from ppmn.phrases.caption import parse_caption
 from ppmn.types import Map, Span
+
+if TYPE_CHECKING:
+    from ppmn.model.network import PPMN
 
 _BATCH_SIZE = 4  # images that are encoded together
 
 
-def load(name_or_folder: str | Path = "compact", *, device: str | None = None) -> "Grounder":
+def load(
+    name_or_folder: str | Path = "compact",
+    *,
+    device: str | None = None,
+    runtime: RuntimeName = "auto",
+    precision: RuntimePrecision = "auto",
+    threads: int | None = None,
+) -> "Grounder":
     """Load a model that is ready to ground captions.
 
     Args:
         name_or_folder: A model that ships with ppmn ("compact"), a folder that `ppmn train` or
             `ppmn convert` wrote, or a model on the Hugging Face hub ("owner/name", "owner/name@revision").
         device: "cpu", "cuda", "cuda:1" or "mps"; None takes the CUDA GPU where there is one.
+        runtime: "onnx" runs the model's graphs on the CPU by ONNX Runtime, "torch" the network itself;
+            "auto" takes torch where a GPU is used or the model has no graphs, otherwise ONNX Runtime.
+        precision: "float32", or "auto": where the model allows it, images are encoded in 8 bits on ONNX
+            Runtime, and in bfloat16 on torch if the processor is faster so.
+        threads: Processor threads of an operation, on torch for the whole process; None leaves the choice to
+            the runtime.
 
     Returns:
         A grounder with the model on its device.
 
     Raises:
-        InputError: There is no such model, its files do not fit together, or the device cannot be used.
+        InputError: There is no such model, its files do not fit together, or the device or the runtime
+            cannot be used.
 
     Examples:
         >>> import ppmn
@@ -46,15 +58,16 @@ def load(name_or_folder: str | Path = "compact", *, device: str | None = None) -
         'compact'
     """
     folder = model_folder(name_or_folder)
-    return Grounder(load_model(folder), device=device, name=folder.name)
+    chosen = open_runtime(folder, device=device, runtime=runtime, precision=precision, threads=threads)
+    return Grounder(chosen, name=folder.name)
 
 
 class Grounder:
     """A model that grounds captions on images; `load` makes one.
 
     Args:
-        model: The network.
-        device: "cpu", "cuda", "cuda:1" or "mps"; None takes the CUDA GPU where there is one.
+        model: The network, or a runtime that it is ready in.
+        device: Of a network: "cpu", "cuda", "cuda:1" or "mps"; None takes the CUDA GPU where there is one.
         name: The name that results carry.
 
     Raises:
@@ -69,25 +82,42 @@ class Grounder:
         ['sky', 'house']
     """
 
-    def __init__(self, model: PPMN, *, device: str | None = None, name: str = "model") -> None:
-        self.device = place(model, device)
-        self.model = model.eval()
+    def __init__(self, model: "PPMN | Runtime", *, device: str | None = None, name: str = "model") -> None:
+        if isinstance(model, Runtime):
+            self.runtime = model
+        else:
+            from ppmn.grounding.torch_runtime import TorchRuntime
+
+            self.runtime = TorchRuntime(model, device=device)
         self.name = name
+
+    @property
+    def model(self) -> "PPMN":
+        """The network, where it runs on torch."""
+        model: PPMN | None = getattr(self.runtime, "model", None)
+        if model is None:
+            raise InputError(f"{self.name} runs on ONNX Runtime; only runtime='torch' has a network")
+        return model
+
+    @property
+    def device(self) -> str:
+        """Where the model runs."""
+        return self.runtime.device
 
     @property
     def threshold(self) -> float:
         """The response above which a pixel is in a mask, unless a caller gives another."""
-        return self.model.config.threshold
+        return self.runtime.config.threshold
 
     @property
     def calibrated(self) -> bool:
         """Whether scores are expected IoUs; otherwise they are mean responses."""
-        return bool(self.model.config.calibration.score_weights)
+        return bool(self.runtime.config.calibration.score_weights)
 
     @property
     def preprocess(self) -> Preprocess:
         """How images are resized for the model."""
-        return self.model.preprocess
+        return self.runtime.preprocess
 
     def encode(self, image: ImageInput) -> EncodedImage:
         """Encode an image, so that captions can be grounded on it.
@@ -249,41 +279,21 @@ class Grounder:
 
     def quarter_maps(self, image: ImageInput, caption: str, spans: Sequence[Span]) -> Iterator[Map]:
         """As `response_maps`, but at a quarter of the padded input, as the authors' code measures."""
-        queries, maps = self.encode(image).maps(caption, spans)
-        H = fn.interpolate(maps.H[-1][None], scale_factor=2.0, mode="bilinear")[0]
-        yield from queries.phrase_maps(H.sigmoid()).cpu().numpy()
+        maps = self.encode(image).maps(caption, spans)
+        height, width = maps.H[-1].shape[1:]
+        double = MapGeometry(2 * height, 2 * width, (height, width), (height, width))
+        H = np.stack([double.response(row) for row in maps.H[-1]])
+        yield from maps.phrase_maps(sigmoid(H))
 
     def _encode(self, images: Sequence[ImageInput]) -> Iterator[EncodedImage]:
         # where padding counts, batch padding would change the features
-        step = 1 if self.model.config.count_padding else _BATCH_SIZE
+        step = 1 if self.runtime.config.count_padding else _BATCH_SIZE
         for first in range(0, len(images), step):
             batch = [read_image(image) for image in images[first : first + step]]
-            resized = [self.preprocess(image) for image in batch]
-            encoded: dict[int, PixelFeatures] = {}
-            for numbers in group_by_shape(resized):  # no padding, which would cost time and memory
-                pixels = self._pixels([resized[number] for number in numbers])
-                encoded |= {number: pixels.single(row) for row, number in enumerate(numbers)}
-            for number, (image, tensor) in enumerate(zip(batch, resized, strict=True)):
-                source = images[first + number]
+            features = self.runtime.encode([self.preprocess.resize(image) for image in batch])
+            for number, (image, own) in enumerate(zip(batch, features, strict=True), first):
+                source = images[number]
                 name = str(source) if isinstance(source, str | Path) else None
-                geometry = self._geometry(image, tensor)
-                yield EncodedImage(image, name, self.name, self.model, geometry, encoded[number])
-
-    @torch.inference_mode()
-    def _pixels(self, resized: Sequence[Tensor]) -> PixelFeatures:
-        """The image side of the network for images of one size."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self._uses_bfloat16()):
-            pyramid = self.model.image_encoder(resized)
-        return self.model.head.encode(pyramid.float())
-
-    def _uses_bfloat16(self) -> bool:
-        config = self.model.config.image
-        wanted = isinstance(config, DINOv2Config) and config.precision == "bfloat16"
-        return wanted and self.device == "cpu" and has_bfloat16()
-
-    def _geometry(self, image: Image.Image, resized: Tensor) -> MapGeometry:
-        encoder, (height, width) = self.model.image_encoder, resized.shape[1:]
-        rows, columns = encoder.padded_size(height, width)
-        stride = encoder.stride
-        map_size, content_size = (rows // stride, columns // stride), (height / stride, width / stride)
-        return MapGeometry(image.height, image.width, map_size, content_size)
+                yield EncodedImage(
+                    image, name, self.name, self.runtime, map_geometry(self.runtime, image), own
+                )

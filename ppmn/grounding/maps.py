@@ -7,12 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import label
 
+from ppmn.grounding.components import label_components
 from ppmn.types import Box, Map, Mask
 
 _BAND_PIXELS = 4_000_000  # upsampled at a time
-_WITHIN_MAP = np.array([np.zeros((3, 3)), np.ones((3, 3)), np.zeros((3, 3))])  # eight neighbours, per map
 SUPPRESSED = 0.9  # of the threshold: far enough below it that rounding does not bring a component back
 
 
@@ -42,8 +41,10 @@ def apply_hysteresis(responses: Map, threshold: float, hysteresis_peak: float) -
         return responses
     above = responses > threshold
     peaks = above & (responses >= hysteresis_peak * responses.max((1, 2), keepdims=True))
-    components, count = label(above, _WITHIN_MAP)
-    kept = np.zeros(count + 1, bool)
+    apart = np.pad(above, ((0, 0), (0, 1), (0, 0)))  # an empty row below each map
+    labels, first = label_components(apart.reshape(-1, above.shape[2]))
+    components = labels.reshape(apart.shape)[:, :-1]
+    kept = np.zeros(len(first) + 1, bool)
     kept[components[peaks]] = True
     suppressed = above & ~kept[components]
     return np.where(suppressed, np.minimum(responses, SUPPRESSED * threshold), responses)
@@ -51,8 +52,8 @@ def apply_hysteresis(responses: Map, threshold: float, hysteresis_peak: float) -
 
 def label_parts(mask: Mask) -> tuple[NDArray[np.intp], int]:
     """The connected parts of a mask (H, W), numbered from 1, and their count; a shared corner connects."""
-    parts, count = label(mask, np.ones((3, 3)))
-    return parts, int(count)
+    parts, first = label_components(mask)
+    return parts, len(first)
 
 
 def encode_map(response: Map) -> dict[str, Any]:

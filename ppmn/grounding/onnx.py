@@ -1,64 +1,64 @@
-"""ONNX export: an image graph and a phrase graph, for images of any size and any number of phrases.
+"""ONNX export: graphs of the parts of the network, for images and captions of any size.
 
-`image.onnx` encodes an image; `phrases.onnx` takes the encoded image and the query vectors of the text
-encoder, and can be run for any number of captions. `onnx.json` describes inputs and outputs.
+`image.onnx` encodes an image, `image_8bit.onnx` does so with linear layers in 8 bits where the model allows
+it, `text.onnx` the words of a caption; `phrases.onnx` takes both, and can be run for any number of captions;
+`objects.onnx` draws the objects at given places, if the model points. `onnx.json` describes inputs and
+outputs. Without weights, as in a model folder, the graphs name the tensors of the folder's safetensors file,
+which both runtimes read.
 """
 
 import contextlib
-import io
-import warnings
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ppmn.config import ResNetConfig
 from ppmn.errors import InputError
-from ppmn.files import make_folder, replacing, write_json
-from ppmn.model.network import PPMN, PixelFeatures
+from ppmn.files import make_folder, write_json
+from ppmn.grounding.graphs import (
+    CompressedTable,
+    ImageGraph,
+    ObjectGraph,
+    PhraseGraph,
+    TextGraph,
+    feature_names,
+    feature_shapes,
+    linear_layers_8bit,
+    output_names,
+    padding_color,
+)
+from ppmn.grounding.onnx_runtime import DESCRIPTION_FILE, GRAPHS_FOLDER, GRAPHS_VERSION
+from ppmn.grounding.runtime import allows_reduced_precision
+from ppmn.grounding.trace import Graph, write_graph
+from ppmn.model.folder import load_model, read_tensors
+from ppmn.model.locate import MODEL_FILE
+from ppmn.model.network import PPMN
+from ppmn.model.pointing import TOKEN_STRIDE
 
-_OPSET = 20
-
-
-class ImageGraph(nn.Module):
-    """A padded image -> the pixel features of the L + 1 matchings."""
-
-    mean: Tensor
-
-    def __init__(self, model: PPMN) -> None:
-        super().__init__()
-        self.encoder, self.head = model.image_encoder, model.head
-        mean = getattr(self.encoder, "mean", torch.zeros(3, 1, 1))
-        config = model.config.image
-        flips = isinstance(config, ResNetConfig) and config.form == "detectron2"
-        self.register_buffer("mean", mean.flip(0) if flips else mean.clone())  # RGB
-
-    def forward(self, image: Tensor, size: Tensor) -> tuple[Tensor, ...]:
-        """`image` (3, H, W) is RGB, 0..255; its upper left `size` (h, w) counts, the rest is padding."""
-        rows = torch.arange(image.shape[1], device=image.device) < size[0]
-        columns = torch.arange(image.shape[2], device=image.device) < size[1]
-        inside = rows[:, None] & columns  # (H, W)
-        padded = torch.where(inside, image, self.mean)  # zero after normalisation, as the encoder pads
-        return self.head.encode(self.encoder([padded])).rounds  # L + 1 of (1, C, H/stride, W/stride)
+_WORDS = "text_encoder.bert.embeddings.word_embeddings.weight"
+WordTable = tuple[Tensor, Tensor]  # integers (words, C) and scales (words, 1)
 
 
-class PhraseGraph(nn.Module):
-    """Query vectors and pixel features -> raw maps and compatible pixels of every round."""
+def export_onnx(
+    model: PPMN, folder: Path, *, weights: bool = True, word_table: WordTable | None = None
+) -> list[Path]:
+    """Write the graphs and their description to a folder.
 
-    def __init__(self, model: PPMN) -> None:
-        super().__init__()
-        self.head = model.head
+    Args:
+        model: The network.
+        folder: Where to; for a model folder its sub-folder `onnx`.
+        weights: Write the weights into the graphs, so that they can be used alone.
+        word_table: The table of words as the model's file stores it, if that is in 8 bits.
 
-    def forward(self, vectors: Tensor, pixels: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        maps = self.head.ground(PixelFeatures(pixels), vectors, [vectors.shape[0]])
-        H = torch.stack(maps.H)  # (L + 1, M, H, W)
-        return (H, torch.stack(maps.indices)) if maps.indices else (H,)  # (L, M, S)
+    Returns:
+        The files.
 
-
-def export_onnx(model: PPMN, folder: Path) -> list[Path]:
-    """Write both graphs and their description to a folder; returns the files."""
+    Raises:
+        InputError: The model cannot be exported, a package is missing, or the folder cannot be written.
+    """
     if model.config.selection == "maxpool" and model.config.pixels and model.config.rounds:
         raise InputError(
             "selection is maxpool, whose windows ONNX cannot size by the image; only topk is exported"
@@ -67,89 +67,119 @@ def export_onnx(model: PPMN, folder: Path) -> list[Path]:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
-        raise InputError("the ONNX packages are not installed: pip install 'ppmn[onnx]'") from error
+        raise InputError("the ONNX packages are not installed: pip install 'ppmn[onnx-export]'") from error
     make_folder(folder)
-    files = [folder / "image.onnx", folder / "phrases.onnx", folder / "onnx.json"]
     model = model.cpu().eval()
-    pixels = export_image(model, files[0])
-    export_phrases(model, pixels, files[1])
-    write_json(files[2], _description(model), indent=2)
-    return files
+    graphs = {"image": image_graph(model), "text": text_graph(model), "phrases": phrase_graph(model)}
+    if model.config.pointing:
+        graphs["objects"] = object_graph(model)
+    files = {name: folder / f"{name}.onnx" for name in graphs}
+    with stored_words(model, word_table):
+        names = {name: write_graph(graph, files[name], weights=weights) for name, graph in graphs.items()}
+    if allows_reduced_precision(model.config):
+        files["image_8bit"] = folder / "image_8bit.onnx"
+        with linear_layers_8bit(model):
+            names["image_8bit"] = write_graph(graphs["image"], files["image_8bit"], weights=weights)
+    description = _description(model) | ({} if weights else {"weights": names})
+    write_json(folder / DESCRIPTION_FILE, description, indent=2)
+    return [*files.values(), folder / DESCRIPTION_FILE]
 
 
-def export_image(model: PPMN, file: Path) -> tuple[Tensor, ...]:
-    """Write the image graph; returns the pixel features of the image it was traced with."""
-    multiple, graph = model.image_encoder.padded_size(1, 1)[0], ImageGraph(model)
-    image = torch.rand(3, 6 * multiple, 7 * multiple) * 255
-    size = torch.tensor([5 * multiple, 6 * multiple])
+def add_graphs(folder: Path) -> list[Path]:
+    """Write the graphs of a model folder into it, so that it runs on ONNX Runtime; returns the files."""
+    model = load_model(folder)
+    stored = read_tensors(folder / MODEL_FILE)
+    table, scale = stored.get(_WORDS), stored.get(f"{_WORDS}.scale")
+    words = None if table is None or scale is None else (table, scale)
+    return export_onnx(model, folder / GRAPHS_FOLDER, weights=False, word_table=words)
+
+
+def image_graph(model: PPMN) -> Graph:
+    """Image -> features."""
+    multiple = model.image_encoder.padded_size(1, 1)[0]
+    image = torch.rand(3, 4 * multiple, 5 * multiple) * 255
     rows, columns = torch.export.Dim("rows", min=1), torch.export.Dim("columns", min=1)
-    shapes = {"image": {1: multiple * rows, 2: multiple * columns}, "size": None}
-    _write_graph(graph, (image, size), shapes, (["image", "size"], _feature_names(model)), file)
+    shapes = {"image": {1: multiple * rows, 2: multiple * columns}}
+    return Graph(ImageGraph(model), (image,), shapes, ["image"], feature_names(model.config))
+
+
+def text_graph(model: PPMN) -> Graph:
+    """Word pieces -> vectors."""
+    windows, length = torch.export.Dim("windows", min=1), torch.export.Dim("pieces", min=1)
+    ids = torch.ones(3, 7, dtype=torch.long)
+    return Graph(TextGraph(model), (ids,), {"ids": {0: windows, 1: length}}, ["ids"], ["vectors"])
+
+
+def phrase_graph(model: PPMN) -> Graph:
+    """Vectors and features -> maps."""
+    config = model.config
+    pieces, queries = torch.export.Dim("pieces", min=1), torch.export.Dim("queries", min=1)
+    shapes = {"words": {0: pieces}, "pool": {0: queries, 1: pieces}, "features": _feature_sizes(model)}
+    inputs = (torch.randn(7, model.text_encoder.channels), torch.rand(5, 7), _features(model))
+    names = ["words", "pool", *feature_names(config)]
+    return Graph(PhraseGraph(model), inputs, shapes, names, output_names(config))
+
+
+def object_graph(model: PPMN) -> Graph:
+    """Tokens and features -> maps of objects."""
+    shapes = {"points": {0: torch.export.Dim("points", min=1)}, "features": _feature_sizes(model)}
+    inputs = (torch.tensor([3, 1, 2]), _features(model))
+    names = ["points", *feature_names(model.config)]
+    return Graph(ObjectGraph(model), inputs, shapes, names, ["objects"])
+
+
+def _features(model: PPMN) -> tuple[Tensor, ...]:
+    image = image_graph(model)
     with torch.no_grad():
-        return graph(image, size)
+        found: tuple[Tensor, ...] = image.module(*image.inputs)
+    return found
 
 
-def export_phrases(model: PPMN, pixels: tuple[Tensor, ...], file: Path) -> None:
-    """Write the phrase graph."""
-    queries, height, width = (torch.export.Dim(name, min=1) for name in ("queries", "height", "width"))
-    shapes = {"vectors": {0: queries}, "pixels": tuple({2: height, 3: width} for _ in pixels)}
-    inputs = (torch.randn(5, model.text_encoder.channels), pixels)
-    outputs = ["maps", "indices"] if model.config.rounds and model.config.pixels else ["maps"]
-    _write_graph(PhraseGraph(model), inputs, shapes, (["vectors", *_feature_names(model)], outputs), file)
+def _feature_sizes(model: PPMN) -> tuple[dict[int, Any], ...]:
+    height, width, tokens = (torch.export.Dim(name, min=1) for name in ("height", "width", "tokens"))
+    return feature_shapes(model.config, height, width, tokens)
 
 
-def _feature_names(model: PPMN) -> list[str]:
-    return [f"pixels_{index}" for index in range(model.config.rounds + 1)]
-
-
-def _write_graph(
-    graph: nn.Module,
-    inputs: tuple[Any, ...],
-    shapes: dict[str, Any],
-    names: tuple[list[str], list[str]],
-    file: Path,
-) -> None:
-    """Write one graph to one file; what the exporter prints is dropped."""
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()), torch.enable_grad():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            graph.eval(),
-            inputs,
-            input_names=names[0],
-            output_names=names[1],
-            dynamic_shapes=shapes,
-            opset_version=_OPSET,
-            dynamo=True,
-            verbose=False,
-        )
-    assert program is not None
-    free = sum(
-        not isinstance(dim, int) for tensor in program.model.graph.inputs for dim in tensor.shape or ()
-    )
-    expected = sum(len(dims) for shape in shapes.values() for dims in _dims(shape))
-    if free != expected:  # the exporter falls back to fixed sizes silently
-        raise RuntimeError(f"{file.name} has {free} dynamic sizes, not {expected}: tracing fixed some")
-    with replacing(file) as part:
-        program.save(part)
-
-
-def _dims(shape: Any) -> tuple[dict[int, Any], ...]:
-    return shape if isinstance(shape, tuple) else (shape or {},)
+@contextlib.contextmanager
+def stored_words(model: PPMN, table: WordTable | None) -> Iterator[None]:
+    """The model with the table of words as its file stores it."""
+    embeddings = model.text_encoder.bert.embeddings
+    full = embeddings.word_embeddings
+    if table is not None:
+        embeddings.word_embeddings = CompressedTable(*table)
+    try:
+        yield
+    finally:
+        embeddings.word_embeddings = full
 
 
 def _description(model: PPMN) -> dict[str, Any]:
     config, multiple = model.config, model.image_encoder.padded_size(1, 1)[0]
     return {
+        "version": GRAPHS_VERSION,
         "image": f"float32 (3, H, W), RGB from 0 to 255; H and W are multiples of {multiple}; the image is "
         f"in the upper left, resized to a shorter side of {config.short_side}, but a longer side of at most "
-        f"{config.long_side}; the rest is padding of any value",
-        "size": "int64 (2,), height and width of the resized image without padding",
-        "vectors": f"float32 (M, {model.text_encoder.channels}), one query per "
-        + ("word piece" if config.query == "word" else "phrase"),
+        f"{config.long_side}; the rest is padding_color",
+        "ids": f"int64 (windows, n), at most {model.text_encoder.window} word pieces between first_id and "
+        "last_id",
+        "vectors": "float32 (windows, n, C), one vector per word piece",
+        "words": "float32 (n, C), the vectors of a caption without the first and last",
+        "pool": "float32 (M, n), the weights of the words in each query; one query per "
+        + ("word piece" if config.query == "word" else "phrase, the mean of its words"),
         "maps": "float32 (rounds + 1, M, H, W), logits; the sigmoid of the last map is the response, before "
         "the post-processing by relative_threshold and hysteresis_peak of the configuration",
         "indices": "int64 (rounds, M, S), flat map indices of the pixels that each round attends to",
+        "presence": "float32 (M,), the logit that what a query names is in the image, if the model says so",
+        "certainty": "float32 (M,), how much of what a query points at lies in its drawn map, if it points",
+        "points": "int64 (n,), flat indices of tokens; each is token_stride cells of a map wide and high",
+        "objects": "float32 (n, H, W), logits of the objects at these tokens",
+        "resize_multiple": model.image_encoder.multiple,
         "multiple": multiple,
+        "padding_color": padding_color(model),
         "stride": model.image_encoder.stride,
-        "config": asdict(config),
+        "token_stride": TOKEN_STRIDE,
+        "window": model.text_encoder.window,
+        "first_id": model.text_encoder.tokenizer.cls_token_id,
+        "last_id": model.text_encoder.tokenizer.sep_token_id,
+        "config": {name: value for name, value in asdict(config).items() if name != "text"},
     }

@@ -1,6 +1,6 @@
 """The outlines of a mask as polygons.
 
-None of numpy, scipy, Pillow and pycocotools traces outlines, so it is done here. An outline runs along the
+None of numpy, Pillow and pycocotools traces outlines, so it is done here. An outline runs along the
 sides of pixels: its corners are whole numbers from 0 to the image's width and height, and filling it
 gives back the mask exactly. Pixels that touch only at a corner belong to different parts.
 
@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
+from ppmn.grounding.components import label_components
 from ppmn.types import Mask
 
 Polygon = NDArray[np.float64]  # (points, 2): x, y; the last point is joined to the first
@@ -67,12 +67,10 @@ def _sides(mask: Mask) -> dict[_Vertex, list[int]]:
 def _with_cuts(mask: Mask) -> dict[_Vertex, list[int]]:
     """The sides of a mask, and a cut from the highest corner of each hole straight up to the next side."""
     sides = _sides(mask)
-    background, _ = ndimage.label(np.pad(~mask, 1, constant_values=True), np.ones((3, 3)))
-    for number, place in enumerate(ndimage.find_objects(background), 1):
-        if number == background[0, 0]:  # outside
-            continue
-        y = place[0].start
-        x = int(np.flatnonzero(background[y] == number)[0])
+    background = np.pad(~mask, 1, constant_values=True)
+    _, (_, *holes) = label_components(background)  # the first is outside
+    for first in holes:
+        y, x = divmod(int(first), background.shape[1])
         at = (x - 1, y - 1)
         cut = [at]
         while at == cut[0] or at not in sides:

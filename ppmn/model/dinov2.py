@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,22 +13,23 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
+from ppmn.model.locate import DINOV2_WEIGHTS
 from ppmn.model.pyramid import Features, Pyramid, group_by_shape
 from ppmn.types import Size
 
 _PATCH = 14
 _WIDTH = 384
 _DEPTH = 12
+_POSITIONS = 37  # along each side of the table of positions
 QUERY_CHUNK = 128  # queries of bfloat16 attention whose scores are held at a time
 VIT_CONFIG = Dinov2Config(
     hidden_size=_WIDTH,
     num_attention_heads=6,
-    image_size=518,
+    image_size=_POSITIONS * _PATCH,
     patch_size=_PATCH,
     use_mask_token=False,
     attn_implementation="ppmn",
 )
-DINOV2_WEIGHTS = Path(__file__).parents[1] / "weights" / "dinov2_vits14.safetensors"
 
 
 def attend(
@@ -53,6 +53,32 @@ def attend(
 AttentionInterface.register("ppmn", attend)
 
 
+def resize_cubic(x: Tensor, length: int) -> Tensor:
+    """Resize the first axis of (n, ., C) as `fn.interpolate` does, with bicubic weights.
+
+    Without its operator, which ONNX Runtime computes one number at a time.
+    """
+    place = (torch.arange(length, device=x.device) + 0.5) * (len(x) / length) - 0.5
+    first = place.floor()
+    out: Tensor | float = 0.0
+    for tap in (-1, 0, 1, 2):
+        d = (first + tap - place).abs()
+        near, far = (1.25 * d - 2.25) * d * d + 1, ((-0.75 * d + 3.75) * d - 6) * d + 3
+        weight = torch.where(d <= 1, near, far)
+        out = out + weight[:, None, None] * x[(first.long() + tap).clamp(0, len(x) - 1)]
+    return torch.as_tensor(out)
+
+
+def embed(embeddings: Any, x: Tensor) -> Tensor:
+    """Patches of normalised images, the class token before them, with their positions: (B, 1 + n, C)."""
+    rows, columns = x.shape[2] // _PATCH, x.shape[3] // _PATCH
+    own_class, table = embeddings.position_embeddings.split([1, _POSITIONS**2], 1)
+    table = resize_cubic(table[0].unflatten(0, (_POSITIONS, _POSITIONS)), rows)  # (h, 37, C)
+    positions = resize_cubic(table.transpose(0, 1), columns).transpose(0, 1).flatten(0, 1)  # (h w, C)
+    first = (embeddings.cls_token + own_class).expand(len(x), -1, -1)
+    return torch.cat([first, embeddings.patch_embeddings(x) + positions], 1)
+
+
 class Double(nn.Module):
     """A transposed 2x2 convolution of stride 2, as one matrix product."""
 
@@ -63,7 +89,8 @@ class Double(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         batch, _, height, width = x.shape
         y = self.linear(x.flatten(2).transpose(1, 2)).view(batch, height, width, 2, 2, -1)
-        return y.permute(0, 5, 1, 3, 2, 4).reshape(batch, -1, 2 * height, 2 * width)
+        rows = y.transpose(2, 3).flatten(1, 4)  # (B, 4 h w, C): whole pixels move before channels do
+        return rows.transpose(1, 2).reshape(batch, -1, 2 * height, 2 * width)
 
 
 class Adapter(nn.Module):
@@ -121,11 +148,11 @@ class DINOv2FPN(nn.Module):
     def features(self, images: Sequence[Tensor]) -> list[Features]:
         """The outputs of the frozen blocks for each image: patch tokens of `feature_layers`."""
         features: dict[int, Features] = {}
-        embed, *blocks = self.frozen
+        embeddings, *blocks = self.frozen
         for indices in group_by_shape(images):
             x = torch.stack([images[i].to(self.mean.device, self.mean.dtype) for i in indices])
             grid = (x.shape[2] // _PATCH, x.shape[3] // _PATCH)
-            states = _run_blocks(blocks, embed((x - self.mean) / self.deviation))
+            states = _run_blocks(blocks, embed(embeddings, (x - self.mean) / self.deviation))
             for row, index in enumerate(indices):
                 tokens = [states[layer][row, 1:].T.unflatten(1, grid) for layer in self.feature_layers]
                 own = {"tokens": torch.stack(tokens)}  # (layers, 384, h, w)

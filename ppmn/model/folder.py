@@ -5,7 +5,6 @@ differ from them, and `config.json` the sha256 of the file they are in. A text e
 the model's own, all of it.
 """
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -20,32 +19,21 @@ from ppmn.config import DINOv2Config, ModelConfig
 from ppmn.errors import InputError
 from ppmn.files import replacing
 from ppmn.model.compress import compress, expand
-from ppmn.model.dinov2 import DINOV2_WEIGHTS, DINOv2FPN
-from ppmn.model.hub import download_model, is_hub_name
+from ppmn.model.dinov2 import DINOv2FPN
+from ppmn.model.locate import (
+    CONFIG_FILE,
+    MODEL_FILE,
+    MODEL_PREFIX,
+    TEXT_FOLDER,
+    base_weights,
+    check_base_weights,
+    model_folder,
+    read_config,
+    sha256,
+)
 from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
-from ppmn.model.text import PACKAGE_PREFIX, TextEncoder, resolve_source
-
-MODEL_PREFIX = "model:"
-SHIPPED_MODELS = ("compact",)
-MODEL_FILE, CONFIG_FILE, _TEXT_FOLDER = "model.safetensors", "config.json", "text"
-
-
-def model_folder(name_or_dir: str | Path) -> Path:
-    """The folder of a shipped model, by its name; the folder that is given; or that of a model on the hub."""
-    if name_or_dir in SHIPPED_MODELS:
-        folder = Path(__file__).parents[1] / "weights" / str(name_or_dir)
-        if not folder.is_dir():
-            raise InputError(f"the model {name_or_dir} is not part of this installation of ppmn")
-        return folder
-    folder = Path(name_or_dir).expanduser()
-    if not folder.is_dir() and isinstance(name_or_dir, str) and is_hub_name(name_or_dir):
-        return download_model(name_or_dir)
-    if not folder.is_dir():
-        raise InputError(
-            f"{name_or_dir} is neither a model folder nor a shipped model ({', '.join(SHIPPED_MODELS)})"
-        )
-    return folder
+from ppmn.model.text import TextEncoder
 
 
 def build_model(config: ModelConfig) -> PPMN:
@@ -65,7 +53,7 @@ def build_text_encoder(config: ModelConfig, weights: bool = True) -> TextEncoder
     if not config.text.source.startswith(MODEL_PREFIX):
         return TextEncoder.from_source(config.text.source, config.query, weights)
     folder = model_folder(config.text.source.removeprefix(MODEL_PREFIX))
-    encoder = TextEncoder.from_source(str(folder / _TEXT_FOLDER), config.query, weights=False)
+    encoder = TextEncoder.from_source(str(folder / TEXT_FOLDER), config.query, weights=False)
     if weights:
         tensors = expand(read_tensors(folder / MODEL_FILE))
         own = {
@@ -84,19 +72,6 @@ _ENCODERS: dict[str, Callable[[ModelConfig], nn.Module]] = {
 _BASE_NAMES = {"image": "image_encoder.vit.", "text": "text_encoder."}  # tensors that base weights fill
 
 
-def base_weights(config: ModelConfig) -> dict[str, Path]:
-    """The encoders whose base weights are installed, "image" or "text", each with their file."""
-    installed = {}
-    if isinstance(config.image, DINOv2Config):
-        installed["image"] = DINOV2_WEIGHTS
-    source = config.text.source
-    if source.startswith(PACKAGE_PREFIX):
-        installed["text"] = Path(resolve_source(source)) / MODEL_FILE
-    elif source.startswith(MODEL_PREFIX):
-        installed["text"] = model_folder(source.removeprefix(MODEL_PREFIX)) / MODEL_FILE
-    return installed
-
-
 def save_model(model: PPMN, folder: Path, half: bool = False) -> None:
     """Write a model folder, in half precision if `half`; a file is replaced only when it is complete."""
     config, tensors = model.config, own_tensors(model)
@@ -109,8 +84,8 @@ def save_model(model: PPMN, folder: Path, half: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if "text" not in bases:
             tensors |= {n: t for n, t in _state(model).items() if n.startswith(_BASE_NAMES["text"])}
-            _save_text(model.text_encoder, folder / _TEXT_FOLDER)
-            config = replace(config, text=replace(config.text, source=_TEXT_FOLDER, sha256=""))
+            _save_text(model.text_encoder, folder / TEXT_FOLDER)
+            config = replace(config, text=replace(config.text, source=TEXT_FOLDER, sha256=""))
         if half:
             tensors = compress(tensors)
         with replacing(folder / MODEL_FILE) as part_file:
@@ -146,24 +121,11 @@ def _state(model: PPMN) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """The configuration of a model folder, with the path of the text encoder that is inside the folder."""
-    config = ModelConfig.load(folder / CONFIG_FILE)
-    if "text" in base_weights(config):
-        return config
-    return replace(config, text=replace(config.text, source=str(_own_text(folder, config))))
-
-
 def load_model(folder: Path) -> PPMN:
     """Read a model folder, on the CPU, for inference; tensors that do not fit are refused by name."""
     config = read_config(folder)
     installed = base_weights(config)
-    for part, file in installed.items():
-        recorded, found = getattr(config, part).sha256, sha256(file)
-        if recorded and recorded != found:
-            raise InputError(
-                f"{folder} was saved with {part} weights of sha256 {recorded}, but {file} has {found}"
-            )
+    check_base_weights(folder, config)
     text_encoder = build_text_encoder(config, weights="text" in installed)
     with torch.device("meta"):
         model = PPMN(build_image_encoder(config), text_encoder, config)
@@ -171,14 +133,6 @@ def load_model(folder: Path) -> PPMN:
     tensors = expand(read_tensors(file))
     copy_tensors(model, tensors, str(file), tuple(_BASE_NAMES[part] for part in installed))
     return model.eval()
-
-
-def _own_text(folder: Path, config: ModelConfig) -> Path:
-    """The text encoder's folder inside a model folder; nothing outside of it is read."""
-    text = (folder / config.text.source).resolve()
-    if not text.is_dir() or not text.is_relative_to(folder.resolve()):
-        raise InputError(f"{folder} has no text encoder: its config.json names {config.text.source!r}")
-    return text
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
@@ -220,12 +174,3 @@ def copy_tensors(
 def abbreviate(names: list[str], shown: int = 3) -> str:
     """The first of a list of names."""
     return ", ".join(names[:shown]) + (", ..." if len(names) > shown else "")
-
-
-def sha256(file: Path) -> str:
-    """The SHA-256 digest of a file."""
-    try:
-        with file.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{file} cannot be read ({error.strerror})") from error

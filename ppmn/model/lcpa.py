@@ -75,10 +75,11 @@ def compatible_pixels(
 
 def sample(F: Tensor, indices: Tensor, counts: Sequence[int]) -> Tensor:
     """H_f (M, S, C): the pixels of each query's image at its indices."""
+    if len(counts) == 1:  # without a transposed copy of all pixels
+        chosen = F[0].flatten(1).index_select(1, indices.flatten())  # (C, M S)
+        return chosen.T.reshape(*indices.shape, F.shape[1])
     area = F.shape[-2] * F.shape[-1]
     table = F.flatten(2).transpose(1, 2).reshape(-1, F.shape[1])  # (B HW, C)
-    if len(counts) == 1:
-        return table.index_select(0, indices.flatten()).view(*indices.shape, F.shape[1])
     first = torch.arange(len(counts), device=F.device).repeat_interleave(
         torch.tensor(counts, device=F.device), output_size=len(indices)
     )

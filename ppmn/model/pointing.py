@@ -202,8 +202,8 @@ class Pointing(nn.Module):
     def fine_pixels(self, x: Tensor, F: Tensor, size: tuple[int, int], mask: Tensor | None) -> Tensor:
         """What filters draw on, (B, D, H, W): tokens at twice their size, and F."""
         finer = self.finer(x).unflatten(-1, (2, 2, -1)).unflatten(1, size)  # (B, h, w, 2, 2, 2 D)
-        finer = finer.permute(0, 5, 1, 3, 2, 4).flatten(4, 5).flatten(2, 3)  # (B, 2 D, H, W)
-        pixels = finer + self.lateral(F)
+        finer = finer.transpose(2, 3).flatten(1, 4).transpose(1, 2)  # (B, 2 D, H W)
+        pixels = self.lateral(F) + finer.unflatten(2, (2 * size[0], 2 * size[1]))
         for norm, conv in ((self.norm1, self.conv1), (self.norm2, self.conv2)):
             pixels = fn.gelu(group_norm(pixels, norm, mask))
             pixels = conv(pixels if mask is None else pixels * mask)
@@ -213,16 +213,10 @@ class Pointing(nn.Module):
         self, words: Sequence[Tensor], features: TokenFeatures, per_image: Sequence[int]
     ) -> list[Tensor]:
         """Word vectors of captions, (t, C_r) each, after they saw each other and their image."""
-        lengths = [len(caption) for caption in words]
+        lengths = [caption.shape[0] for caption in words]
         if not sum(lengths):
             return list(words)
-        x = pad_sequence(list(words), batch_first=True)  # (captions, t, C_r)
-        longest = x.shape[1]
-        valid = None
-        if any(length != longest for length in lengths):
-            # a caption without words attends to its padding, which is then left out
-            own = [max(length, 1) for length in lengths]
-            valid = torch.arange(longest, device=x.device) < torch.tensor(own, device=x.device)[:, None]
+        x, valid = _pad_captions(words, lengths)  # (captions, t, C_r)
         for layer, memory in zip(self.phrase_layers, features.memory, strict=True):
             x = layer(x, valid, memory, features.valid, list(per_image))
         return [row[:length] for row, length in zip(x, lengths, strict=True)]
@@ -233,11 +227,11 @@ class Pointing(nn.Module):
         logits = []
         for image, rows in enumerate(R.split(list(counts))):
             mine = rows @ features.keys[image].T / math.sqrt(R.shape[1])  # (m, n)
-            number = mine.shape[1]
+            number = torch.full((), mine.shape[1], device=R.device, dtype=R.dtype)
             if features.valid is not None:
                 mine = mine.masked_fill(~features.valid[image], -math.inf)
-                number = int(features.valid[image].sum())
-            logits.append(mine - math.log(number))  # so that `nowhere` weighs the same at every image size
+                number = features.valid[image].sum()
+            logits.append(mine - number.log())  # so that `nowhere` weighs the same at every image size
         return Pointed(torch.cat(logits), self.nowhere(R)[:, 0], R)
 
     def draw(
@@ -262,7 +256,7 @@ class Pointing(nn.Module):
 
     def draw_objects(self, points: Tensor, features: TokenFeatures, counts: Sequence[int]) -> Tensor:
         """The objects at tokens, whatever they are: (M, H, W)."""
-        return self.draw(points, self.object.expand(len(points), -1), None, features, counts)
+        return self.draw(points, self.object.expand(points.shape[0], -1), None, features, counts)
 
     def run_filters(
         self, parameters: Tensor, place: Tensor, H: Tensor | None, features: TokenFeatures, image: int
@@ -276,12 +270,25 @@ class Pointing(nn.Module):
         bias = b1 - 2 * (on_place @ place[..., None])[..., 0]  # (m, 8)
         z = torch.addmm(bias.flatten()[:, None], on_pixels.flatten(0, 1), features.pixels[image].flatten(1))
         z = torch.addmm(z, on_place.flatten(0, 1), features.grid[image].T, alpha=2)  # (8 m, HW)
-        z = z.unflatten(0, (len(parameters), _HIDDEN))
+        z = z.unflatten(0, (parameters.shape[0], _HIDDEN))
         if H is not None:
             z = z + on_map * (_MAP_SCALE * H)[:, None]
         z = torch.baddbmm(b2[..., None], w2.unflatten(-1, (_HIDDEN, _HIDDEN)), z.relu()).relu()
         out = torch.baddbmm(b3[..., None], w3[:, None], z)[:, 0]
         return out if H is None else out + gate * H
+
+
+def _pad_captions(words: Sequence[Tensor], lengths: Sequence[int]) -> tuple[Tensor, Tensor | None]:
+    """Captions in one tensor, and which of it are words; None: all of it."""
+    if len(words) == 1:  # its length may be a symbol, while a graph is exported
+        return words[0][None], None
+    x = pad_sequence(list(words), batch_first=True)
+    longest = x.shape[1]
+    if all(length == longest for length in lengths):
+        return x, None
+    # a caption without words attends to its padding, which is then left out
+    own = torch.tensor([max(length, 1) for length in lengths], device=x.device)
+    return x, torch.arange(longest, device=x.device) < own[:, None]
 
 
 def _waves(places: Tensor) -> Tensor:

@@ -1,12 +1,16 @@
 """The one resize of images, for every encoder and protocol."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
 
 from ppmn.types import Size
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,17 @@ class Preprocess:
         height, width = (int(side * scale + 0.5) for side in resized)
         return self._rounded(height), self._rounded(width)
 
-    def __call__(self, image: Image.Image) -> Tensor:
+    def __call__(self, image: Image.Image) -> "Tensor":
         """An RGB image resized, uint8 (3, height, width)."""
+        import torch
+
+        return torch.from_numpy(self.resize(image))
+
+    def resize(self, image: Image.Image) -> NDArray[np.uint8]:
+        """The same without torch."""
         height, width = self.size(image.height, image.width)
         resized = image.resize((width, height), Image.Resampling.BILINEAR)
-        pixels = torch.frombuffer(bytearray(resized.tobytes()), dtype=torch.uint8)
-        return pixels.view(height, width, 3).permute(2, 0, 1).contiguous()
+        return np.asarray(resized).transpose(2, 0, 1).copy()
 
     def _rounded(self, side: int) -> int:
         return max(round(side / self.multiple), 1) * self.multiple

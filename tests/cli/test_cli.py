@@ -177,3 +177,15 @@ def test_evaluate_needs_no_extra_but_for_curves(
     assert "overall" in capsys.readouterr().out
     assert main([*command, "--curves", str(tmp_path / "curves.png")]) == 2
     assert capsys.readouterr() == ("", "ppmn: figures are drawn with matplotlib: pip install 'ppmn[train]'\n")
+
+
+def test_a_command_says_which_extra_it_needs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without_torch(args: object) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr("ppmn.cli.profile.run", without_torch)
+    assert main(["profile"]) == 2
+    expected = "ppmn: ppmn profile needs torch, which is not installed: pip install 'ppmn[torch]'\n"
+    assert capsys.readouterr().err == expected

@@ -16,11 +16,12 @@ from support.benchmark import IDS, NARRATIVES, write_data
 from torch.nn.functional import interpolate, pad
 
 from ppmn.data.align import Match, align
-from ppmn.data.index import cache_folder, open_narratives
+from ppmn.data.index import open_narratives
 from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import IGNORE_ID, DataSpec, read_panoptic
 from ppmn.data.targets import full_masks, targets_area, targets_ppmn2022
 from ppmn.errors import InputError
+from ppmn.files import cache_folder
 
 
 @pytest.fixture

@@ -30,9 +30,9 @@ def test_sky_is_above_grass() -> None:
 def test_bfloat16_masks_are_close_to_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     image, narrative = sample_image("motorcycle")
     found = []
-    for works in (False, True):
-        monkeypatch.setattr("ppmn.grounding.grounder.has_bfloat16", lambda works=works: works)
-        found.append(ppmn.load(device="cpu").ground(image, narrative))
+    for faster in (False, True):
+        monkeypatch.setattr("ppmn.grounding.torch_runtime.bfloat16_is_faster", lambda faster=faster: faster)
+        found.append(ppmn.load(device="cpu", runtime="torch").ground(image, narrative))
     for exact, rounded in zip(*found, strict=True):
         assert not np.array_equal(exact.map, rounded.map)
         assert (exact.mask & rounded.mask).sum() > 0.9 * (exact.mask | rounded.mask).sum()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 from pycocotools import mask as coco_mask
 from support.grounding import drawn
@@ -27,6 +26,7 @@ from ppmn.grounding.calibration import (
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.instances import connected_parts, find_instances, spread_cells
 from ppmn.grounding.maps import MapGeometry
+from ppmn.grounding.runtime import sigmoid
 from ppmn.model.folder import load_model, save_model
 from ppmn.phrases.rules import find_phrases
 
@@ -168,9 +168,9 @@ def test_a_network_that_points_says_presence_and_draws_objects(pointing: Grounde
     image = Image.effect_noise((96, 64), 80).convert("RGB")
     encoded = pointing.encode(image)
     grounding = encoded.ground(CAPTION, threshold=0.3, keep_absent=True)
-    _, maps = encoded.maps(CAPTION, [phrase.span for phrase in grounding])
+    maps = encoded.maps(CAPTION, [phrase.span for phrase in grounding])
     assert maps.presence is not None and maps.certainty is not None
-    wanted = torch.sigmoid(maps.presence).tolist()
+    wanted = sigmoid(maps.presence).tolist()
     assert [phrase.presence for phrase in grounding] == pytest.approx(wanted)
     drawn = encoded.draw_objects(np.array([[0, 0], [5, 7]]))
     assert drawn.shape == (2, *encoded.geometry.map_size) and 0 <= drawn.min() <= drawn.max() <= 1

@@ -15,9 +15,10 @@ from experiments.measure_compact import load_mean
 from ppmn.config import DINOv2Config
 from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
+from ppmn.grounding import torch_runtime
 from ppmn.grounding.grounder import Grounder
 from ppmn.model import folder as weights
-from ppmn.model.dinov2 import DINOV2_WEIGHTS, QUERY_CHUNK, DINOv2FPN, attend
+from ppmn.model.dinov2 import DINOV2_WEIGHTS, QUERY_CHUNK, DINOv2FPN, attend, embed, resize_cubic
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ValidSizes
 from ppmn.presets import PRESETS
@@ -79,18 +80,35 @@ def test_bfloat16_encoding_is_near_float32_encoding(encoder: DINOv2FPN) -> None:
         assert (level - wanted).norm() < 0.05 * wanted.norm()
 
 
-def test_bfloat16_only_where_the_processor_supports_it(
+def test_bfloat16_only_where_the_processor_is_faster_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = small_ppmn(bert_folder(tmp_path / "bert"))
     image, caption = Image.linear_gradient("L").resize((90, 60)), "a red ball on the grass"
     exact = Grounder(model, device="cpu").ground(image, caption)
     model.config = replace(model.config, image=DINOv2Config(precision="bfloat16"))
-    for abilities, same in (({}, True), ({"avx512_bf16": True}, False)):
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda abilities=abilities: abilities, False)
+    for faster in (False, True):
+        same = not faster
+        monkeypatch.setattr(torch_runtime, "bfloat16_is_faster", lambda faster=faster: faster)
         for wanted, found in zip(exact, Grounder(model, device="cpu").ground(image, caption), strict=True):
             assert np.array_equal(found.map, wanted.map) is same
             assert abs(found.map - wanted.map).mean() < 0.03
+
+
+@pytest.mark.parametrize("size", [(42, 56), (37, 37), (2, 5), (100, 22)])
+def test_positions_are_resized_as_torch_does(size: tuple[int, int]) -> None:
+    table = torch.randn(37, 37, 6, generator=torch.Generator().manual_seed(4))
+    rows = resize_cubic(table, size[0])
+    ours = resize_cubic(rows.transpose(0, 1), size[1]).transpose(0, 1)  # (h, w, 6)
+    wanted = torch.nn.functional.interpolate(table.permute(2, 0, 1)[None], size=size, mode="bicubic")
+    assert torch.allclose(ours, wanted[0].permute(1, 2, 0), atol=1e-4)
+
+
+def test_embeddings_equal_those_of_transformers(encoder: DINOv2FPN) -> None:
+    images = torch.randn(2, 3, 56, 84, generator=torch.Generator().manual_seed(5))
+    with torch.no_grad():
+        ours, wanted = embed(encoder.vit.embeddings, images), encoder.vit.embeddings(images)
+    assert torch.allclose(ours, wanted, atol=1e-5)
 
 
 def test_sizes_of_the_pyramid(encoder: DINOv2FPN) -> None:

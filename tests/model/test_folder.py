@@ -88,6 +88,7 @@ def test_the_text_encoder_of_a_shipped_model_starts_another(
     saved: Path, text: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(folder, "model_folder", lambda name: saved)
+    monkeypatch.setattr("ppmn.model.locate.model_folder", lambda name: saved)
     config = replace(small_config(text), text=TextConfig("model:compact"))
     model = build_model(config)
     assert_same(model.text_encoder, load_model(saved).text_encoder)

@@ -1,0 +1,106 @@
+"""The network on torch."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.nn.modules.module import register_module_forward_pre_hook
+
+from ppmn.errors import InputError
+from ppmn.grounding.device import place
+from ppmn.grounding.graphs import flatten_features
+from ppmn.grounding.runtime import RawMaps, RuntimePrecision, allows_reduced_precision
+from ppmn.model.bfloat16 import bfloat16_is_faster
+from ppmn.model.network import PPMN, Maps, PixelFeatures
+from ppmn.model.pointing import TOKEN_STRIDE
+from ppmn.model.pyramid import group_by_shape
+from ppmn.model.text import Queries
+from ppmn.types import Map, Size, Span
+
+
+class TorchRuntime:
+    """A `Runtime` on torch, on a CPU or a GPU.
+
+    Args:
+        model: The network.
+        device: "cpu", "cuda" or "cuda:1"; None takes the GPU where there is one.
+        precision: "auto" encodes images in bfloat16 where the model allows it and the processor is faster so.
+        threads: Threads of an operation on the CPU, for the whole process; None leaves torch's own number.
+
+    Raises:
+        InputError: The device cannot be used.
+    """
+
+    name = "torch"
+
+    def __init__(
+        self,
+        model: PPMN,
+        *,
+        device: str | None = None,
+        precision: RuntimePrecision = "auto",
+        threads: int | None = None,
+    ) -> None:
+        self.device = place(model, device)
+        self.model = model.eval()
+        if threads is not None:
+            torch.set_num_threads(threads)
+        self.config, self.preprocess = model.config, model.preprocess
+        self.stride, self.token_stride = model.image_encoder.stride, TOKEN_STRIDE
+        reduced = precision == "auto" and allows_reduced_precision(self.config)
+        bfloat16 = reduced and self.device == "cpu" and bfloat16_is_faster()
+        self.precision = "bfloat16" if bfloat16 else "float32"
+
+    def padded_size(self, height: int, width: int) -> Size:
+        """The size to which a resized image is padded."""
+        return self.model.image_encoder.padded_size(height, width)
+
+    def encode(self, images: Sequence[NDArray[np.uint8]]) -> list[PixelFeatures]:
+        """The features of resized images (3, h, w); those of one size are computed together."""
+        tensors = [torch.from_numpy(image) for image in images]
+        encoded: dict[int, PixelFeatures] = {}
+        for numbers in group_by_shape(tensors):  # no padding, which would cost time and memory
+            pixels = self.pixels([tensors[number] for number in numbers])
+            encoded |= {number: pixels.single(row) for row, number in enumerate(numbers)}
+        return [encoded[number] for number in range(len(images))]
+
+    @torch.inference_mode()
+    def pixels(self, images: Sequence[torch.Tensor]) -> PixelFeatures:
+        """The image side of the network for images of one size."""
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+            pyramid = self.model.image_encoder(images)
+        return self.model.head.encode(pyramid.float())
+
+    @torch.inference_mode()
+    def ground(self, features: PixelFeatures, caption: str, spans: Sequence[Span]) -> RawMaps:
+        """The maps of the spans of a caption on the features of one image."""
+        maps, queries = self.model.ground(features, [self.model.text_encoder.tokenize(caption, spans)])
+        return raw_maps(maps, queries)
+
+    @torch.inference_mode()
+    def draw_objects(self, features: PixelFeatures, points: NDArray[np.intp]) -> Map:
+        """The objects at tokens (n,), flat, of an image, whatever they are: probabilities (n, H, W)."""
+        pointing = self.model.head.pointing
+        if pointing is None or features.tokens is None:
+            raise InputError("only a model that points draws objects")
+        at = torch.as_tensor(points, device=features.tokens.tokens.device)
+        drawn: Map = pointing.draw_objects(at, features.tokens, [len(at)]).sigmoid().cpu().numpy()
+        return drawn
+
+    def check_before_steps(self, check: Callable[[], None]) -> Callable[[], None]:
+        """Call `check` before every layer of a network, which its exception stops; returns what ends that."""
+        return register_module_forward_pre_hook(lambda *_: check()).remove
+
+    def nbytes(self, features: PixelFeatures) -> int:
+        """How much memory the features of one image take."""
+        return sum(tensor.nbytes for tensor in flatten_features(features))
+
+
+def raw_maps(maps: Maps, queries: Queries) -> RawMaps:
+    """What the network returned, as arrays."""
+    H, indices = ([tensor.cpu().numpy() for tensor in kept] for kept in (maps.H, maps.indices))
+    presence, certainty = (
+        None if tensor is None else tensor.cpu().numpy() for tensor in (maps.presence, maps.certainty)
+    )
+    return RawMaps(H, indices, queries.sizes, presence, certainty)

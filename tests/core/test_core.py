@@ -1,0 +1,101 @@
+"""What `pip install ppmn` gives without any extra; `make core` runs this where nothing else is installed."""
+
+import importlib.util
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import ppmn
+from ppmn.cli import main
+
+PROJECT = Path(__file__).resolve().parents[2]
+FORMATS = "json,png,panoptic,html,rounds,polygons,yolo,labelme,labelstudio,cvat,cutouts,contact"
+BLOCKED = ("torch", "transformers", "scipy", "onnx")
+BLOCKER = f"""
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {BLOCKED!r}:
+            raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from ppmn.cli import main
+code = main(sys.argv[1:])
+assert not set({BLOCKED!r}) & set(sys.modules)
+raise SystemExit(code)
+"""
+
+
+if not (PROJECT / "ppmn/weights/compact/onnx/onnx.json").is_file():
+    pytest.skip("the included model has no graphs (ppmn export --model compact)", allow_module_level=True)
+
+
+@pytest.fixture(scope="module")
+def grounder() -> Iterator[ppmn.Grounder]:
+    """The included model."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("PPMN_CACHE", raising=False)  # one entry of the cache serves all tests
+        yield ppmn.load(runtime="onnx", threads=1)
+
+
+def picture(width: int, height: int) -> Image.Image:
+    image = Image.new("RGB", (width, height), "skyblue")
+    image.paste("forestgreen", (0, height // 2, width, height))
+    return image
+
+
+def run(code: str, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [["--formats", FORMATS], ["--json", "-"]])
+def test_the_command_imports_no_package_of_an_extra(tmp_path: Path, arguments: list[str]) -> None:
+    picture(90, 60).save(tmp_path / "image.png")
+    found = run(
+        BLOCKER, "ground", "image.png", "the sky above the grass", "-o", "out", *arguments, folder=tmp_path
+    )
+    assert found.returncode == 0, found.stderr[-3000:]
+    assert (tmp_path / "out" / "grounding.json").is_file()
+
+
+def test_a_command_that_needs_torch_says_so(tmp_path: Path) -> None:
+    found = run(BLOCKER, "profile", folder=tmp_path)
+    assert found.returncode == 2
+    assert "pip install 'ppmn[torch]'" in found.stderr and "Traceback" not in found.stderr
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is not None, reason="torch is installed")
+def test_the_runtime_torch_needs_its_extra() -> None:
+    with pytest.raises(ppmn.InputError, match=r"pip install 'ppmn\[torch\]'"):
+        ppmn.load(runtime="torch")
+
+
+def test_the_lines_of_the_readme(tmp_path: Path) -> None:
+    picture(90, 60).save(tmp_path / "photo.jpg")
+    (code,) = re.findall(r"```python\n(.+?)```", (PROJECT / "README.md").read_text("utf-8"), re.DOTALL)
+    found = run(code, folder=tmp_path)
+    assert found.returncode == 0, found.stderr[-3000:]
+    assert (tmp_path / "out" / "grounding.json").is_file()
+
+
+def test_a_batch_equals_its_images(grounder: ppmn.Grounder) -> None:
+    images, captions = [picture(90, 60), picture(64, 64)], ["the sky", "the grass under a blue sky"]
+    together = grounder.ground_batch(images, captions)
+    for image, caption, found in zip(images, captions, together, strict=True):
+        for phrase, alone in zip(found, grounder.ground(image, caption), strict=True):
+            np.testing.assert_array_equal(phrase.map, alone.map)
+            assert phrase.mask.shape == image.size[::-1]
+
+
+def test_bad_images_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.jpg").write_bytes(b"no image")
+    assert main(["ground", str(tmp_path / "bad.jpg"), "a dog"]) == 2
+    assert capsys.readouterr().err.startswith("ppmn: ")
