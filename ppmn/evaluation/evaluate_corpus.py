@@ -51,7 +51,7 @@ def evaluate_on_ray(
         for source, narratives in sources.items()
         for first in range(0, len(narratives), _NARRATIVES)
     ]
-    arguments = {"model": model, "specs": list(specs), "part": part, "protocol": protocol}
+    arguments: dict[str, Any] = {"model": model, "specs": list(specs), "part": part, "protocol": protocol}
     arguments |= {"keep_predictions": keep_predictions, "device": pool.device, "threads": pool.threads}
     total = sum(len(narratives) for narratives in sources.values())
     with connected(pool.address) as ray, tqdm(total=total, unit="narrative", disable=None) as bar:
