@@ -1,6 +1,7 @@
 """One line per phrase about held-out images: what the model says, and what is true; see calibrate.py."""
 
 import json
+import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -57,7 +58,8 @@ def collect(model: str, probes: Sequence[Probe], file: Path, *, processes: int) 
     for probe in probes:
         by_image[probe.image.file].append(probe)
     groups = list(by_image.values())
-    parts = [(model, groups[n::processes], n == 0) for n in range(processes)]
+    threads = max(1, (os.cpu_count() or 1) // processes)
+    parts = [(model, groups[n::processes], threads, n == 0) for n in range(processes)]
     if processes == 1:
         found = [_measure_part(*parts[0])]
     else:
@@ -73,7 +75,8 @@ def read_rows(file: Path) -> list[AnswerRow]:
     return [AnswerRow(**json.loads(line)) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
-def _measure_part(model: str, groups: Sequence[list[Probe]], shown: bool) -> list[AnswerRow]:
+def _measure_part(model: str, groups: Sequence[list[Probe]], threads: int, shown: bool) -> list[AnswerRow]:
+    torch.set_num_threads(threads)
     grounder = ppmn.load(model, runtime="torch")
     progress = tqdm(groups, grounder.name, unit="image", disable=None if shown else True)
     return [row for mine in progress for row in measure_image(grounder, mine)]

@@ -5,8 +5,8 @@ python -m experiments.calibrate --model DIR --data-root PHOTOS --rows ROWS.jsonl
 One pass over the images writes a line per phrase to ROWS.jsonl; if the file is there, it is read instead. The
 phrases are those of narratives, names of categories and what people wrote (in the image), and random, nearest
 and swapped ones (not in the image, see measure_absent.py). Presence is a logistic regression on MAP_FEATURES,
-the network's own logit among them; its limit loses 5 % of the phrases that are in the image. The score is a
-logistic regression of the IoU on the same features, over all phrases whose mask is shown.
+the network's own logit among them; with its limit 5 % of the phrases that are in the image have no mask. The
+score is a logistic regression of the IoU on the same features, over all phrases whose mask is shown.
 
 Errors are cross-fitted: images are halved by a second hash of their names, and each half is measured with the
 fit of the other. --write puts the fit on all images into DIR/config.json.
@@ -67,8 +67,9 @@ def fit(rows: Sequence[AnswerRow]) -> CalibrationConfig:
         present = np.array([row.present for row in rows])
         weights = logistic_regression(features, present.astype(np.float64))
         config = replace(config, presence_weights=tuple(weights))
-        values = presence_probability(features[present], config)
-        config = replace(config, min_presence=float(np.quantile(values, LOST)))
+        values = presence_probability(features, config)
+        values[[row.empty for row in rows]] = 0.0  # lost already, as no response is above the threshold
+        config = replace(config, min_presence=float(np.quantile(values[present], LOST)))
     kept = shown(rows, config)
     weights = logistic_regression(np.array([r.features for r in kept]), np.array([r.iou for r in kept]))
     return replace(config, score_weights=tuple(weights))
@@ -119,10 +120,9 @@ def cross_fitted(rows: Sequence[AnswerRow]) -> dict[str, Any]:
         if presence is not None:
             present = np.array([row.present for row in mine])
             presences.append((presence, present.astype(np.float64)))
-            gone = (presence < config.min_presence) | np.array([row.empty for row in mine])
-            answers += [
-                Score(r.row, Path(r.image), *pair) for r, *pair in zip(mine, presence, gone, strict=True)
-            ]
+            empty = np.array([row.empty for row in mine])
+            gone, sure = empty | (presence < config.min_presence), np.where(empty, 0.0, presence)
+            answers += [Score(r.row, Path(r.image), *pair) for r, *pair in zip(mine, sure, gone, strict=True)]
     found = {name: _errors(pairs) for name, pairs in (("score", scores), ("presence", presences)) if pairs}
     return found | {"absent": absent_phrases(answers)}
 

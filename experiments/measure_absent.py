@@ -39,7 +39,8 @@ ROWS = {"random": "present", "nearest": "present", "swapped": "own"}  # absent p
 class Score:
     """One phrase: the row of its probe, its image, and how sure the model is that it is there.
 
-    `value` is its presence, or the mean response inside the mask where a model does not say presence.
+    `value` is its presence, or the mean response inside the mask where a model does not say presence; 0
+    where no response is above the threshold.
     """
 
     row: str
@@ -129,7 +130,8 @@ def score(grounder: Grounder, probes: Sequence[Probe]) -> list[Score]:
         encoded = grounder.encode(file)
         for (row, caption), mine in captions.items():
             for phrase in encoded.ground(caption, spans=[p.span for p in mine]):
-                value = phrase.mean_response if phrase.presence is None else phrase.presence
+                drawn = phrase.absent or phrase.area > 0
+                value = phrase.mean_response if phrase.presence is None else phrase.presence * drawn
                 found.append(Score(row, file, value, not phrase.area))
     return found
 

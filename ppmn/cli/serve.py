@@ -5,7 +5,7 @@ from dataclasses import fields
 from functools import partial
 
 import ppmn
-from ppmn.cli.arguments import add_model, add_runtime, runtime_options
+from ppmn.cli.arguments import add_model, add_runtime, add_threads, runtime_options
 from ppmn.serve.limits import Limits
 
 HELP = "serve a page that grounds captions on images"
@@ -14,6 +14,7 @@ HELP = "serve a page that grounds captions on images"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     add_runtime(parser)
+    add_threads(parser, "all")
     parser.add_argument("--host", default="127.0.0.1", help="bind address (default: 127.0.0.1, this machine)")
     parser.add_argument("--port", type=int, default=8000, help="port, or 0 for a free one (default: 8000)")
     parser.add_argument("--token", metavar="TEXT", help="require this token of every client")

@@ -90,7 +90,9 @@ def model(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     encoder = Grounder(small_ppmn(text), device="cpu")
     load = ppmn.load
     monkeypatch.setattr(
-        measure_absent.ppmn, "load", lambda name: encoder if name == "compact" else load(name)
+        measure_absent.ppmn,
+        "load",
+        lambda name, **options: encoder if name == "compact" else load(name, **options),
     )
     for module in (measure_absent, measure_instances):
         monkeypatch.setattr(module, "SOURCES", ("one",))

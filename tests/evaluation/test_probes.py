@@ -21,7 +21,7 @@ from ppmn.grounding.grounder import Grounder
 def photos(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """One source in the place of all, and a small random model in the place of the included one."""
     grounder = Grounder(small_ppmn(text), device="cpu", name="random")
-    monkeypatch.setattr(ppmn, "load", lambda name: grounder)
+    monkeypatch.setattr(ppmn, "load", lambda name, **_: grounder)
     for module, name in ((measure_left_right, "SOURCES"), (measure_absent, "SOURCES")):
         monkeypatch.setattr(module, name, ("one",))
     monkeypatch.setattr(measure_words, "COMPLETE", ("one",))
