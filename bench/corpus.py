@@ -26,6 +26,7 @@ from ppmn.config import ModelConfig, ResNetConfig
 from ppmn.grounding.corpus_pool import PoolOptions, connected
 from ppmn.grounding.corpus_run import corpus
 from ppmn.model.folder import build_model, save_model
+from ppmn.model.locate import model_folder, read_config
 
 CAPTION = "In this image there are two dogs on the green grass, and a red ball under the blue sky."
 SIZES = ((480, 640), (640, 480), (427, 640), (600, 400))
@@ -60,7 +61,7 @@ def main() -> None:
 
 def random_model(folder: Path) -> str:
     """A small network with random weights that reads the text encoder of compact."""
-    text = ppmn.load("compact", device="cpu").model.config.text
+    text = read_config(model_folder("compact")).text
     image = ResNetConfig(depth=18, form="torchvision", norm="group", width=8, channels=32)
     sizes = {"short_side": 64, "long_side": 128, "channels": 32, "rounds": 2, "pixels": 12}
     torch.manual_seed(0)
@@ -96,8 +97,7 @@ def compare(title: str, model: str, count: int, folder: Path) -> None:
 
 def plain(model: str, images: Path) -> Speed:
     """Ground every image and encode its masks in this process, with the threads of one actor."""
-    torch.set_num_threads(threads(1))
-    grounder = ppmn.load(model)
+    grounder = ppmn.load(model, threads=threads(1))
     files = sorted(images.iterdir())
     with Watch() as watch:
         for file in files:

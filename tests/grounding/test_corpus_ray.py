@@ -38,7 +38,6 @@ def cluster() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(ROOT / "tests")]))
         patched.setenv("OMP_NUM_THREADS", "1")
-        patched.setenv("RAY_raylet_start_wait_time_s", "120")
         patched.setenv("RAY_USAGE_STATS_ENABLED", "0")
         head = {**NODE, "include_dashboard": False, "_system_config": {"health_check_period_ms": 1000}}
         started = Cluster(initialize_head=True, head_node_args=head)
