@@ -41,7 +41,8 @@ def scenes() -> TrainConfig:
     """Generated scenes in minutes on two cores: the image encoder from scratch, the text encoder frozen."""
     image = ResNetConfig(depth=18, form="torchvision", norm="group", width=32, channels=64)
     validation: dict[str, Any] = {"validation_fraction": 0.05, "validation_images": 100}
-    return _small(image, (192, 256), epochs=3, small_epochs=2, batch_size=4, lr_image=1e-3, **validation)
+    config = _small(image, (192, 256), epochs=3, small_epochs=2, batch_size=4, lr_image=1e-3, **validation)
+    return replace(config, model=replace(config.model, text=TextConfig("model:compact")))
 
 
 def compact() -> TrainConfig:

@@ -7,7 +7,6 @@ import tomllib
 import venv
 from pathlib import Path
 
-import pytest
 from PIL import Image
 
 import ppmn
@@ -21,10 +20,6 @@ def run(*command: str | Path, cwd: Path) -> str:
     return finished.stdout
 
 
-@pytest.mark.skipif(
-    "package:" in (PROJECT / "ppmn/weights/compact/config.json").read_text(),
-    reason="the text encoder of the included model is in a package that needs torch",
-)
 def test_wheel_works_in_a_fresh_environment(tmp_path: Path) -> None:
     build = ("-m", "pip", "wheel", "--no-deps", "--no-build-isolation")
     run(sys.executable, *build, "-w", tmp_path, PROJECT, cwd=tmp_path)

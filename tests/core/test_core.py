@@ -33,10 +33,6 @@ raise SystemExit(code)
 """
 
 
-if not (PROJECT / "ppmn/weights/compact/onnx/onnx.json").is_file():
-    pytest.skip("the included model has no graphs (ppmn export --model compact)", allow_module_level=True)
-
-
 @pytest.fixture(scope="module")
 def grounder() -> Iterator[ppmn.Grounder]:
     """The included model."""

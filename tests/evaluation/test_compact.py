@@ -45,7 +45,7 @@ def test_configuration_is_of_version_2_with_a_threshold_of_its_own() -> None:
 
 def test_logs_of_the_training_runs_are_recorded() -> None:
     folder = Path(__file__).parents[2] / "experiments" / "compact"
-    for run in ("first_", "second_", ""):  # each started from the one before
+    for run in ("first_", "second_", "", "pointing2_"):  # each started from the one before
         made = json.loads((folder / f"{run}train.json").read_text())
         assert len(made["data"]) == 8 and made["config"]["seed"]
         lines = [json.loads(line) for line in (folder / f"{run}log.jsonl").read_text().splitlines()]
@@ -56,7 +56,7 @@ def test_weights_are_small_enough_to_ship() -> None:
     folder = model_folder("compact")
     trained = (folder / "model.safetensors").stat().st_size
     everything = sum(file.stat().st_size for file in folder.parent.rglob("*.safetensors"))
-    assert trained <= 25e6 and everything <= 75e6
+    assert trained <= 62e6 and everything <= 105e6  # a wheel, which is compressed, stays under 100 MB
 
 
 def test_demo_grounds_a_photo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -71,4 +71,5 @@ def test_average_recall_on_narratives_by_people(shared: Path, tmp_path: Path) ->
     data, out = f"{shared / 'data' / 'narrated'}:val2017", tmp_path / "scores.json"
     assert main(["evaluate", "--data", data, "--model", "compact", "--out", str(out)]) == 0
     scores = json.loads(out.read_text())
-    assert scores["overall"] > 48 and scores["stuff"] > 55  # "everything" has 15.7
+    assert scores["overall"] > 52 and scores["stuff"] > 58  # "everything" has 15.7
+    assert scores["things_among"] > 35 and scores["things_alone"] > 58

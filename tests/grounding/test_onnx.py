@@ -19,11 +19,9 @@ from ppmn.errors import InputError
 from ppmn.grounding.graphs import Linear8Bit
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.onnx import export_onnx, phrase_graph, text_graph
-from ppmn.grounding.onnx_runtime import has_graphs
 from ppmn.grounding.runtime import RawMaps, sigmoid
 from ppmn.grounding.trace import Graph, write_graph
 from ppmn.model.folder import save_model
-from ppmn.model.locate import model_folder
 from ppmn.model.network import PPMN
 
 ort = pytest.importorskip("onnxruntime")
@@ -234,8 +232,6 @@ def agreement(ours: Grounder, theirs: Grounder, images: int) -> tuple[int, int]:
 @pytest.fixture
 def included() -> tuple[Grounder, Grounder]:
     """The included model on both runtimes, in single precision."""
-    if not has_graphs(model_folder("compact")):
-        pytest.skip("the included model has no graphs (ppmn export --model compact)")
     return tuple(load(runtime=name, precision="float32", device="cpu") for name in ("onnx", "torch"))  # type: ignore[return-value, arg-type]
 
 
