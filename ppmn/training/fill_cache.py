@@ -46,7 +46,7 @@ def fill_cache(
         InputError: Ray does not answer, features cannot be cached, or the cache cannot be written.
     """
     arguments = {"config": config, "specs": list(specs), "cache": cache, "init": init}
-    data = open_cached_set(**arguments)
+    data = open_cached_set(config, specs, cache, init)
     numbers = data_numbers(data)
     rows = [{"numbers": numbers[first : first + _SAMPLES]} for first in range(0, len(numbers), _SAMPLES)]
     done = 0
