@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.table1_choices import HeldOut, changed, choose_settings, cross_proposals
+from experiments.table1_choices import HeldOut, anchor_shapes, changed, choose_settings, cross_proposals
 from ppmn.baselines.recipes import BASELINE_PRESETS
 from ppmn.cli import show_log
 from ppmn.cli.arguments import parse_size, parse_spec
@@ -195,7 +195,8 @@ class Table:
 
     def mcn(self) -> None:
         """MCN and its ablations."""
-        folder = self.trained("mcn", self.config("mcn-small"))
+        anchors = f"model.anchors={anchor_shapes(self.specs, self.config('mcn-small'))}"
+        folder = self.trained("mcn", self.config("mcn-small", anchors))
         grounder = load(folder)
         self.measured("MCN", grounder, own_answers(grounder), [folder], kind="things")
         for kind in ("none", "hard"):
@@ -208,7 +209,9 @@ class Table:
             "phrase in its caption": ("model.context=caption",),
         }
         for name, changes in ablations.items():
-            folder = self.trained(f"mcn-{name.replace(' ', '-')}", self.config("mcn-small", *changes))
+            folder = self.trained(
+                f"mcn-{name.replace(' ', '-')}", self.config("mcn-small", anchors, *changes)
+            )
             grounder = load(folder)
             self.measured(f"MCN, {name}", grounder, own_answers(grounder), [folder], kind="things")
 

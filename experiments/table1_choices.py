@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy.cluster.vq import kmeans2
 
 from ppmn.baselines.two_stage_method import TwoStageSmall, fold_of
 from ppmn.config import TrainConfig
 from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import IGNORE_ID, DataSpec
+from ppmn.data.partition import held_out
 from ppmn.evaluation.evaluate import evaluate
 from ppmn.evaluation.metrics import AverageRecall
 from ppmn.evaluation.predictions import measurable
@@ -29,6 +32,7 @@ _log = logging.getLogger("ppmn.table1")
 THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 MIN_SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 PLURAL_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5)
+ANCHOR_IMAGES = 60  # of each source, about, whose boxes give MCN's anchors
 HeldOut = Mapping[str, Sequence[Narrative]]
 
 
@@ -37,7 +41,7 @@ def changed(config: Any, **fields: Any) -> Any:
     return replace(config, **fields)
 
 
-def choose_settings(folder: Path, held_out: HeldOut) -> dict[str, Any]:
+def choose_settings(folder: Path, validation: HeldOut) -> dict[str, Any]:
     """Set the threshold of a trained model, or what its stage needs, to the best of a few values.
 
     Returns:
@@ -46,7 +50,7 @@ def choose_settings(folder: Path, held_out: HeldOut) -> dict[str, Any]:
     grounder = load(folder)
     model = grounder.model
     if not isinstance(model, TwoStageSmall):
-        name, scores = "threshold", by_threshold(grounder, held_out)
+        name, scores = "threshold", by_threshold(grounder, validation)
     elif model.config.true_segments:
         return {}  # its answers are segments
     else:
@@ -56,7 +60,7 @@ def choose_settings(folder: Path, held_out: HeldOut) -> dict[str, Any]:
         for value in values:
             model.config = changed(model.config, **{name: value})
             answers = oracle_answers(grounder) if name == "min_score" else own_answers(grounder)
-            scores[value] = evaluate(answers, held_out).metric.compute().average_recall["overall"] or 0.0
+            scores[value] = evaluate(answers, validation).metric.compute().average_recall["overall"] or 0.0
     best = max(scores, key=lambda value: scores[value])
     found = ", ".join(f"{value:g}: {score:.1f}" for value, score in scores.items())
     _log.info(f"{folder.name}: {name} {best:g} of {found}")
@@ -65,10 +69,10 @@ def choose_settings(folder: Path, held_out: HeldOut) -> dict[str, Any]:
     return {name: {f"{value:g}": score for value, score in scores.items()}}
 
 
-def by_threshold(grounder: Grounder, held_out: HeldOut) -> dict[float, float]:
+def by_threshold(grounder: Grounder, validation: HeldOut) -> dict[float, float]:
     """Average Recall by threshold, from one pass over the images; of MCN that of things."""
     metrics = {value: AverageRecall() for value in THRESHOLDS}
-    for source, narratives in held_out.items():
+    for source, narratives in validation.items():
         for narrative in narratives:
             phrases, ids = measurable(source, narrative, "full"), read_segment_ids(narrative.image)
             spans = [(p.start, p.end) for p in phrases.values()]
@@ -80,6 +84,26 @@ def by_threshold(grounder: Grounder, held_out: HeldOut) -> dict[float, float]:
                     metric.update(key, mask, truth, thing=phrase.isthing, plural=phrase.plural)
     split = "things" if grounder.model.config.method == "mcn-small" else "overall"
     return {value: metric.compute().average_recall[split] or 0.0 for value, metric in metrics.items()}
+
+
+def anchor_shapes(specs: Sequence[DataSpec], config: TrainConfig) -> str:
+    """MCN's three anchors, by k-means of the boxes of thing phrases, as the value of `model.anchors`."""
+    sides = []
+    for source in open_training_sources(specs):
+        held = [held_out(source.annotation(i), config.validation_fraction) for i in range(len(source))]
+        trained = [i for i, out in enumerate(held) if not out]
+        for index in trained[:: max(1, len(trained) // ANCHOR_IMAGES)]:
+            narrative = source.narrative(index, config.seed)
+            image = narrative.image
+            boxes = {s.id: s.bbox for s in image.segments}
+            for phrase in narrative.grounded:
+                if phrase.isthing:
+                    x, y, w, h = np.array([boxes[id] for id in phrase.segment_ids]).T
+                    size = ((x + w).max() - x.min(), (y + h).max() - y.min())
+                    sides.append((size[0] / image.width, size[1] / image.height))
+    centres, _ = kmeans2(np.array(sides), 3, minit="++", seed=config.seed)
+    ordered = centres[np.argsort(centres.prod(1))].clip(0.01, 1)
+    return str([round(float(side), 3) for side in ordered.ravel()])
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from support.methods import Toy, ToyConfig
 from support.models import small_config
 
@@ -102,6 +102,15 @@ def test_a_folder_of_an_unknown_method_is_refused(
         ppmn.load(folder)
     with pytest.raises(InputError, match=r"known here are ppmn$"):
         load_model(stage_one)  # without the table of methods only PPMN is known
+
+
+def test_a_missing_tensor_is_named(stage_one: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(stage_one, tmp_path / "model")
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["head.queries.content"]
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InputError, match=r"1 missing \(head\.queries\.content\)"):
+        ppmn.load(folder)
 
 
 def test_mcn_trains_resumes_and_grounds(scenes: Path, text: Path, tmp_path: Path) -> None:
