@@ -1,14 +1,15 @@
 """Methods other than PPMN, through the same doors: train, resume, load, ground, evaluate."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from support.methods import Toy, ToyConfig
 from support.models import small_config
 
 import ppmn
@@ -73,11 +74,17 @@ def test_a_method_of_thirty_lines(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setitem(METHODS, "toy", Toy)
+    shown = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
+    (code,) = (c for c in re.findall(r"```python\n(.+?)```", shown, re.DOTALL) if "class Toy(" in c)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    monkeypatch.setitem(METHODS, "toy", names["Toy"])
     model = small_config(text)
     shared = {"image": model.image, "text": model.text, "short_side": 64, "long_side": 96}
     monkeypatch.setitem(
-        presets.PRESETS, "toy", lambda: replace(presets.scenes(), model=ToyConfig(**shared), small_epochs=0)
+        presets.PRESETS,
+        "toy",
+        lambda: replace(presets.scenes(), model=names["ToyConfig"](**shared), small_epochs=0),
     )
     assert main(arguments("toy", scenes, tmp_path / "toy", ())) == 0
     losses = [line["bce"] for line in map(json.loads, steps(tmp_path / "toy")) if "bce" in line]
