@@ -9,7 +9,7 @@ import numpy as np
 from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import PanopticImage
 from ppmn.evaluation.figures import SheetRow, sheet
-from ppmn.evaluation.region_rows import full_size, two_stage_of
+from ppmn.evaluation.region_rows import image_regions, two_stage_of
 from ppmn.evaluation.selection import read_segment_ids
 from ppmn.grounding.grounder import Grounder
 from ppmn.images import read_image
@@ -58,8 +58,7 @@ def measure_proposals(
     report, drawn = ProposalReport(), list[SheetRow]()
     for annotation in images.values():
         image, ids = read_image(annotation.file), read_segment_ids(annotation)
-        encoded = grounder.encode(image)
-        regions = full_size(encoded.pixels.images[0].masks, encoded.geometry)
+        regions = image_regions(grounder, image)
         truth = [ids == segment.id for segment in annotation.segments]
         report.add([mask for mask in truth if mask.any()], regions)
         if len(drawn) < rows:

@@ -9,9 +9,10 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 
 from ppmn.baselines.region_encoder import RegionEncoder
-from ppmn.baselines.region_vectors import ProposedMasks
+from ppmn.baselines.region_vectors import Regions
 from ppmn.baselines.two_stage_method import TwoStageSmall, with_plurals
 from ppmn.data.narratives import Narrative
 from ppmn.data.targets import targets_area
@@ -47,13 +48,11 @@ def oracle_answers(grounder: Grounder, kind: Oracle = "best") -> Answers:
     model = two_stage_of(grounder)
 
     def answer(source: str, narrative: Narrative) -> Iterator[Answer]:
-        encoded = grounder.encode(read_image(narrative.image.file))
+        image, ids = read_image(narrative.image.file), read_segment_ids(narrative.image)
         if kind == "overlapping":
-            masks = _proposed(model, grounder, narrative).probabilities
+            regions = full_size(_proposed(model, grounder, image), grounder.encode(image).geometry)
         else:
-            masks = encoded.pixels.images[0].masks
-        regions = full_size(masks, encoded.geometry)
-        ids = read_segment_ids(narrative.image)
+            regions = image_regions(grounder, image)
         for phrase in measurable(source, narrative, "full").values():
             wanted = [ids == segment for segment in phrase.segment_ids]
             chosen = best_union(wanted, regions) if kind == "union" else best_of_each(wanted, regions)
@@ -115,8 +114,7 @@ def snapped_answers(predictor: Predictor, regions_of: Grounder | None = None) ->
         image, ids = read_image(narrative.image.file), read_segment_ids(narrative.image)
         parts = [ids == segment.id for segment in narrative.image.segments]
         if regions_of is not None:
-            encoded = regions_of.encode(image)
-            parts = full_size(encoded.pixels.images[0].masks, encoded.geometry)
+            parts = image_regions(regions_of, image)
         spans = [(p.start, p.end) for p in measurable(source, narrative, "full").values()]
         for response in predictor.response_maps(image, narrative.caption, spans):
             means = [float(response[part].mean()) if part.any() else 0.0 for part in parts]
@@ -134,13 +132,19 @@ def two_stage_of(grounder: Grounder) -> TwoStageSmall:
 
 
 @torch.inference_mode()
-def _proposed(model: TwoStageSmall, grounder: Grounder, narrative: Narrative) -> ProposedMasks:
-    """What stage one proposes with a sufficient score, before the partition."""
-    resized = model.preprocess(read_image(narrative.image.file))
+def _proposed(model: TwoStageSmall, grounder: Grounder, image: Image.Image) -> torch.Tensor:
+    """What stage one proposes with a sufficient score, before the partition: probabilities (N, h, w)."""
+    resized = model.preprocess(image)
     pyramid = model.image_encoder([resized.to(grounder.device)]).float()
     (proposed,) = model.head.propose(pyramid, model.head.neck(pyramid))
-    enough = proposed.scores >= model.config.min_score
-    return ProposedMasks(proposed.probabilities[enough], proposed.scores[enough], proposed.instance[enough])
+    return proposed.probabilities[proposed.scores >= model.config.min_score]
+
+
+def image_regions(grounder: Grounder, image: Image.Image) -> list[Mask]:
+    """The regions of an image in its own size."""
+    encoded = grounder.encode(image)
+    regions: Regions = encoded.pixels
+    return full_size(regions.images[0].masks, encoded.geometry)
 
 
 def full_size(masks: torch.Tensor, geometry: MapGeometry) -> list[Mask]:

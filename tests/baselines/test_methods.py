@@ -15,7 +15,19 @@ from support.models import small_config
 import ppmn
 from ppmn import presets
 from ppmn.cli import main
+from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
+from ppmn.evaluation.evaluate import evaluate, open_narratives_of
+from ppmn.evaluation.predictions import Answers
+from ppmn.evaluation.proposal_report import measure_proposals
+from ppmn.evaluation.region_rows import (
+    oracle_answers,
+    own_answers,
+    snapped_answers,
+    true_segment_answers,
+    truth_flag_answers,
+)
+from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.methods import METHODS
 from ppmn.model.folder import load_model
 
@@ -142,8 +154,30 @@ def test_both_stages_train_resume_and_ground(stage_one: Path, scenes: Path, tmp_
     before, after = load_file(stage_one / "model.safetensors"), load_file(out / "model.safetensors")
     shared = [n for n in before if n.startswith(("head.", "image_encoder."))]
     assert shared and all(torch.equal(before[n], after[n]) for n in shared)  # stage one stays as it is
-    grounding = ppmn.load(out, device="cpu").ground(next(scenes.rglob("*.jpg")), "a dog and two cats")
-    assert len(grounding) == 2
+    grounder = ppmn.load(out, device="cpu")
+    assert len(grounder.ground(next(scenes.rglob("*.jpg")), "a dog and two cats")) == 2
+    assert_rows_of_table_1(grounder, scenes, tmp_path / "proposals.png")
+
+
+def assert_rows_of_table_1(grounder: Grounder, scenes: Path, picture: Path) -> None:
+    """The rows that need the annotation, on two narratives."""
+    some = {"scenes": next(iter(open_narratives_of([DataSpec(scenes)]).values()))[:2]}
+
+    def overall(answers: Answers) -> float:
+        return evaluate(answers, some).metric.compute().average_recall["overall"] or 0.0
+
+    best, union = (overall(oracle_answers(grounder, kind)) for kind in ("best", "union"))
+    assert 0 < best <= union + 1e-9
+    for answers in (own_answers(grounder), truth_flag_answers(grounder)):
+        assert overall(answers) <= union + 5  # edges between regions that are chosen together are not seen
+    assert overall(oracle_answers(grounder, "overlapping")) > 0
+    assert 0 <= overall(true_segment_answers(grounder)) <= 100
+    assert 0 <= overall(snapped_answers(grounder)) <= 100
+    assert overall(snapped_answers(grounder, grounder)) <= union + 1e-9
+    report = measure_proposals(grounder, some, picture)
+    assert len(report.regions) == 2
+    assert "regions per image, 2 images" in report.table()
+    assert picture.stat().st_size > 1000
 
 
 def test_stage_one_continues_and_is_measured_by_its_oracle(
