@@ -21,7 +21,7 @@ from ppmn.cli import show_log
 from ppmn.cli.arguments import parse_size, parse_spec
 from ppmn.config import TrainConfig
 from ppmn.data.panoptic import DataSpec
-from ppmn.evaluation.comparison import RowKind, TableRow, comparison_table
+from ppmn.evaluation.comparison import RowKind, TableRow, comparison_table, matching_outcomes
 from ppmn.evaluation.cost import answer_cost, training_cost
 from ppmn.evaluation.evaluate import evaluate, open_narratives_of
 from ppmn.evaluation.figures import curves
@@ -57,6 +57,7 @@ class Table:
         self.specs: list[DataSpec] = [parse_spec(text) for text in args.data]
         self.test = open_narratives_of([parse_spec(text) for text in args.test])
         self.rows: list[TableRow] = []
+        self.notes: list[str] = []
 
     def config(self, preset: str, *changes: str, share: float = 1.0) -> TrainConfig:
         """A preset under the table's budget, of which `share` is used."""
@@ -124,6 +125,7 @@ class Table:
         two = self.trained("stage-two-half", matching, init=one, cache="cache-regions-half")
         self.rules("two-stage", two, [one, two])
         self.oracles("stage one", one)
+        self.note_outcomes("two-stage, plurals by text", "oracle of stage one")
         grounder = load(two)
         self.measured("PPMN on regions", grounder, snapped_answers(load(ppmn), grounder))
 
@@ -141,6 +143,7 @@ class Table:
         uncrossed = self.trained("stage-two", self.stage_two(one), init=one, cache="cache-regions")
         self.rules("two-stage twice", uncrossed, [one, uncrossed])
         self.oracles("stage one twice", one)
+        self.note_outcomes("two-stage twice, plurals by text", "oracle of stage one twice")
         report = measure_proposals(load(one), self.test, self.out / "proposals.png")
         (self.out / "proposals.md").write_text(report.table(), encoding="utf-8")
 
@@ -170,6 +173,14 @@ class Table:
         for kind in others:
             answers = oracle_answers(grounder, kind)
             self.measured(f"oracle of {name}, {kind}", grounder, answers, kind="oracle")
+
+    def note_outcomes(self, system: str, oracle: str) -> None:
+        """How many phrases the proposals lose, and how many the matching."""
+        reports = {row.name: row.report for row in self.rows}
+        shares = matching_outcomes(reports[system], reports[oracle])
+        self.notes.append(
+            f"{system}: {', '.join(f'{name} {share:.1f} %' for name, share in shares.items())}."
+        )
 
     def true_segments(self, ppmn: Path) -> None:
         """Rows D and E: matching of pooled regions against responses, with the annotated segments."""
@@ -224,7 +235,7 @@ class Table:
         """The table and its curves; rows of systems first, those trained otherwise last."""
         order = ("system", "things", "oracle", "below")
         rows = sorted(self.rows, key=lambda row: order.index(row.kind))
-        text = comparison_table(rows)
+        text = "\n".join([comparison_table(rows), *self.notes, ""])
         with replacing(self.out / "table1.md") as part:
             part.write_text(text, encoding="utf-8")
         shown = [row for row in rows if row.kind != "oracle"][:8]

@@ -8,6 +8,7 @@ from ppmn.errors import InputError
 from ppmn.evaluation.metrics import SPLITS, Interval
 from ppmn.evaluation.report import EvaluationReport, compare_reports
 
+HIT = 0.5  # IoU above which a phrase, or a segment, counts as found
 RowKind = Literal["system", "things", "oracle", "below"]
 _COLUMNS = (*SPLITS, "things_alone", "things_among")
 _COSTS = {
@@ -71,6 +72,29 @@ def warnings(rows: Sequence[TableRow]) -> list[str]:
         for row in rows[1:]
         if row.kind == "oracle" and row.report["overall"] < reference.report["overall"]
     ]
+
+
+def matching_outcomes(system: EvaluationReport, oracle: EvaluationReport) -> dict[str, float]:
+    """Where a two-stage system loses: percentages of the phrases that both reports have.
+
+    Args:
+        system: Its report.
+        oracle: The report of the best region of each segment, of the same proposals.
+    """
+    keys = ("source", "image", "narrative", "phrase")
+    limit = {tuple(r[k] for k in keys): r["iou"] or 0.0 for r in oracle["records"]}
+    counts = {"no region above IoU 0.5": 0, "there was one, another was taken": 0, "taken": 0}
+    for record in system["records"]:
+        best = limit.get(tuple(record[k] for k in keys))
+        if best is None or record["empty"]:
+            continue
+        found = (record["iou"] or 0.0) > HIT
+        taken = "taken" if found else "there was one, another was taken"
+        counts[taken if found or best > HIT else "no region above IoU 0.5"] += 1
+    total = sum(counts.values())
+    if not total:
+        raise InputError("the two reports have no phrase in common: they measured different data")
+    return {name: 100 * count / total for name, count in counts.items()}
 
 
 def _check(rows: Sequence[TableRow]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 
 from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import PanopticImage
+from ppmn.evaluation.comparison import HIT
 from ppmn.evaluation.figures import SheetRow, sheet
 from ppmn.evaluation.region_rows import image_regions, two_stage_of
 from ppmn.evaluation.selection import read_segment_ids
@@ -16,7 +17,6 @@ from ppmn.images import read_image
 from ppmn.types import Mask
 
 SIZES = {"under 1 %": 0.01, "1 to 10 %": 0.1, "over 10 %": 1.01}  # upper bounds, fractions of the image
-FOUND = 0.5  # IoU above which a segment is found
 
 
 @dataclass
@@ -33,7 +33,7 @@ class ProposalReport:
         for mask in truth:
             size = next(name for name, bound in SIZES.items() if mask.mean() < bound)
             self.segments[size] += 1
-            self.found[size] += any(_iou(mask, region) > FOUND for region in regions)
+            self.found[size] += any(_iou(mask, region) > HIT for region in regions)
 
     def table(self) -> str:
         """As Markdown."""

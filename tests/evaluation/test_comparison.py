@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from ppmn.cli import main
+from ppmn.errors import InputError
+from ppmn.evaluation.comparison import matching_outcomes
 from ppmn.evaluation.metrics import AverageRecall, PhraseKey
-from ppmn.evaluation.report import build_report, write_report
+from ppmn.evaluation.report import build_report, read_report, write_report
 
 
 def report(file: Path, shift: int, **changes: object) -> Path:
@@ -46,6 +48,19 @@ def test_table_has_rows_differences_and_costs(tmp_path: Path, capsys: pytest.Cap
     assert "The limit of oracle" in text
     assert "too weak for a verdict" in text
     assert text.index("trained otherwise") < text.index("| shipped |")
+
+
+def test_outcomes_tell_what_proposals_and_matching_lose(tmp_path: Path) -> None:
+    system, oracle = (read_report(report(tmp_path / f"{n}.json", shift)) for n, shift in (("b", 2), ("c", 0)))
+    shares = matching_outcomes(system, oracle)
+    assert sum(shares.values()) == pytest.approx(100)
+    # moved by 2, 3 and 4 of 8 columns: IoU 6/10, 5/11 and 4/12; the limit is never under 0.6
+    assert shares["taken"] == pytest.approx(100 / 3)
+    assert shares["no region above IoU 0.5"] == 0
+    swapped = matching_outcomes(read_report(report(tmp_path / "d.json", 4)), system)
+    assert swapped["no region above IoU 0.5"] == pytest.approx(200 / 3)
+    with pytest.raises(InputError, match="no phrase in common"):
+        matching_outcomes(system, {"records": []})
 
 
 @pytest.mark.parametrize(
