@@ -31,7 +31,7 @@ Answer = tuple[Mask, float]
 
 def own_answers(grounder: Grounder) -> Answers:
     """What a model answers; of one that only proposes, the best region of each annotated segment."""
-    model = grounder.model
+    model = getattr(grounder.runtime, "model", None)  # None on ONNX Runtime, which runs PPMN only
     if isinstance(model, TwoStageSmall) and model.config.stage == "one":
         return oracle_answers(grounder)
     return model_answers(grounder)
@@ -70,7 +70,7 @@ def truth_flag_answers(grounder: Grounder) -> Answers:
         encoded = grounder.encode(read_image(narrative.image.file))
         phrases = list(measurable(source, narrative, "full").values())
         tokens = model.tokenize(narrative.caption, [(p.start, p.end) for p in phrases])
-        maps, _ = model.ground(encoded.pixels, [with_plurals(tokens, [p.plural for p in phrases])])
+        maps, _ = model.ground(encoded.features, [with_plurals(tokens, [p.plural for p in phrases])])
         for response in maps.H[-1].sigmoid().cpu().numpy():
             full = encoded.geometry.response(response)
             yield _cut(full, grounder.threshold)
@@ -126,9 +126,10 @@ def snapped_answers(predictor: Predictor, regions_of: Grounder | None = None) ->
 
 def two_stage_of(grounder: Grounder) -> TwoStageSmall:
     """The two-stage system of a grounder."""
-    if not isinstance(grounder.model, TwoStageSmall):
+    model = getattr(grounder.runtime, "model", None)
+    if not isinstance(model, TwoStageSmall):
         raise InputError(f"{grounder.name} is no two-stage system: it has no regions")
-    return grounder.model
+    return model
 
 
 @torch.inference_mode()
@@ -143,7 +144,7 @@ def _proposed(model: TwoStageSmall, grounder: Grounder, image: Image.Image) -> t
 def image_regions(grounder: Grounder, image: Image.Image) -> list[Mask]:
     """The regions of an image in its own size."""
     encoded = grounder.encode(image)
-    regions: Regions = encoded.pixels
+    regions: Regions = encoded.features
     return full_size(regions.images[0].masks, encoded.geometry)
 
 

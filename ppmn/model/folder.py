@@ -40,7 +40,6 @@ from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import TextEncoder
 
-
 Methods = Mapping[str, type[Method]]  # by the name that config.json has
 PPMN_ONLY: Methods = {ModelConfig.method: PPMN}
 
