@@ -66,7 +66,7 @@ def sample(model: PPMN, caches: FeatureCaches, phrases: int, seed: int) -> Item:
         cached = CacheEntry(keys[0], caches.image.read(keys[0]), keys[1], caches.text.read(keys[1]))
     tokens = model.text_encoder.tokenize(caption, spans)
     none = torch.zeros(phrases, dtype=torch.bool)
-    return Item("image", image, (tokens,), cached, targets, torch.ones_like(targets[0]), none, none)
+    return Item("image", image, (tokens,), cached, targets, torch.ones_like(targets[0]), none, none, none)
 
 
 def measure(cached: bool, steps: int, images: int, phrases: int) -> list[float]:

@@ -3,10 +3,10 @@
 import json
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, ClassVar, Literal, Self
 
 from ppmn.errors import InputError
-from ppmn.files import read_json
+from ppmn.files import from_dict, read_json
 
 CONFIG_VERSION = 2  # of a model folder's config.json; files without a version are of version 1
 
@@ -54,7 +54,26 @@ class DINOv2Config:
             )
 
 
-ImageConfig = ResNetConfig | DINOv2Config
+@dataclass(frozen=True)
+class BackboneConfig:
+    """Any image backbone of transformers, with a feature pyramid from its maps."""
+
+    kind: Literal["backbone"] = "backbone"
+    source: str = ""  # a folder or a hub name
+    channels: int = 256  # C_v, channels of p2..p5
+    layers: tuple[int, ...] = ()  # whose maps are used; () means the last of each size, or the last
+    trainable_layers: int = 0  # last layers (of Swin and ConvNeXt: stages) that are trained at lr_image
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)  # of red, green, blue, which the backbone expects
+    deviation: tuple[float, ...] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "channels")
+        _at_least(self, 0, "trainable_layers")
+        if len(self.mean) != 3 or len(self.deviation) != 3 or not all(self.deviation):
+            raise InputError("image.mean and image.deviation are 3 numbers, the latter not 0")
+
+
+ImageConfig = ResNetConfig | DINOv2Config | BackboneConfig
 
 
 @dataclass(frozen=True)
@@ -103,35 +122,23 @@ class CalibrationConfig:
             raise InputError(f"calibration.min_presence is {value}; it must lie between 0 and 1")
 
 
-@dataclass(frozen=True)
-class ModelConfig:
-    """One PPMN. The defaults are the released network."""
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig:
+    """What the configurations of all methods share; `method` is its name in config.json."""
 
-    variant: Variant = "released"
+    method: ClassVar[str]
     image: ImageConfig = field(default_factory=ResNetConfig)
     text: TextConfig = field(default_factory=TextConfig)
     short_side: int = 800  # the shorter side of an image is resized to this
     long_side: int = 1333  # unless the longer side would exceed this
-    channels: int = 256  # C
-    heads: int = 8  # D
-    rounds: int = 3  # L
-    pixels: int = 200  # S, language-compatible pixels per query
-    query: QueryUnit = "word"  # one query per word piece, or one per phrase
-    selection: Selection = "topk"  # of the blurred map, or adaptive max pooling
-    aggregation: Aggregation = "mca"
-    dice: Dice = "squared"
-    count_padding: bool = True  # as the authors do; False: padding changes nothing
-    pointing: PointingConfig | None = None  # None: the paper's network
+    query: QueryUnit = "phrase"  # one query per phrase, or one per word piece
+    count_padding: bool = False  # True, as PPMN's authors do: padding is part of the image
     threshold: float = 0.5
     relative_threshold: float = 0.0  # fraction of a phrase's highest response that bounds its mask; 0: off
     hysteresis_peak: float = 0.0  # fraction of that response that each part of a mask must reach; 0: off
     calibration: CalibrationConfig = field(default_factory=CalibrationConfig)
 
     def __post_init__(self) -> None:
-        if self.heads < 1 or self.channels < 1 or self.channels % self.heads or self.channels % 32:
-            raise InputError(
-                f"channels is {self.channels}; it must be a multiple of 32 and of heads = {self.heads}"
-            )
         if self.image.channels % 32:
             raise InputError(f"image.channels is {self.image.channels}; it must be a multiple of 32")
         for name in ("threshold", "relative_threshold", "hysteresis_peak"):
@@ -142,29 +149,56 @@ class ModelConfig:
                 f"relative_threshold is {self.relative_threshold} and threshold {self.threshold}; "
                 "both must lie strictly between 0 and 1"
             )
-        _at_least(self, 0, "rounds", "pixels")
         _at_least(self, 1, "short_side", "long_side")
-        if self.pointing and (self.count_padding or self.query == "word"):
-            raise InputError("pointing needs count_padding false and one query per phrase (query phrase)")
 
     def save(self, file: Path) -> None:
         """Write the configuration as JSON."""
-        content = {"version": CONFIG_VERSION, **asdict(self)}
+        content = {"version": CONFIG_VERSION, "method": self.method, **asdict(self)}
         file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(cls, file: Path) -> "ModelConfig":
+    def load(cls, file: Path) -> Self:
         """Read a saved configuration; unknown fields and values are refused by name."""
         if not file.is_file():
             raise InputError(f"{file.parent} is not a model folder: {file.name} is missing")
         raw = read_json(file)
         if isinstance(raw, dict):
-            version = raw.pop("version", 1)
+            version, method = raw.pop("version", 1), raw.pop("method", ModelConfig.method)
+            if method != cls.method:
+                raise InputError(f"{file} names the method {method!r}, not {cls.method!r}")
             if version not in (1, CONFIG_VERSION):
                 raise InputError(f"{file} is of version {version}; this ppmn reads up to {CONFIG_VERSION}")
             raw = _from_version_1(raw) if version == 1 else raw
-        config: ModelConfig = from_dict(cls, raw, str(file))
+        config: Self = from_dict(cls, raw, str(file))
         return config
+
+
+@dataclass(frozen=True)
+class ModelConfig(MethodConfig):
+    """One PPMN. The defaults are the released network."""
+
+    method = "ppmn"
+    variant: Variant = "released"
+    channels: int = 256  # C
+    heads: int = 8  # D
+    rounds: int = 3  # L
+    pixels: int = 200  # S, language-compatible pixels per query
+    query: QueryUnit = field(default="word", kw_only=True)
+    selection: Selection = "topk"  # of the blurred map, or adaptive max pooling
+    aggregation: Aggregation = "mca"
+    dice: Dice = "squared"
+    count_padding: bool = field(default=True, kw_only=True)  # False: padding changes nothing
+    pointing: PointingConfig | None = None  # None: the paper's network
+
+    def __post_init__(self) -> None:
+        if self.heads < 1 or self.channels < 1 or self.channels % self.heads or self.channels % 32:
+            raise InputError(
+                f"channels is {self.channels}; it must be a multiple of 32 and of heads = {self.heads}"
+            )
+        super().__post_init__()
+        _at_least(self, 0, "rounds", "pixels")
+        if self.pointing and (self.count_padding or self.query == "word"):
+            raise InputError("pointing needs count_padding false and one query per phrase (query phrase)")
 
 
 @dataclass(frozen=True)
@@ -183,7 +217,7 @@ class Augment:
 class TrainConfig:
     """One training run. The defaults of everything but the model are the paper's recipe."""
 
-    model: ModelConfig
+    model: MethodConfig
     epochs: int = 14
     batch_size: int = 12  # images per step, all processes together
     per_process: bool = False  # as released: `batch_size` and the means of the losses are per process
@@ -222,40 +256,6 @@ class TrainConfig:
         for name in ("validation_fraction", "ema_decay"):
             if getattr(self, name) >= 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be less than 1")
-
-
-def from_dict(kind: Any, raw: Any, where: str) -> Any:
-    """A frozen dataclass from plain JSON, checked field by field."""
-    if not isinstance(raw, dict):
-        raise InputError(f"{where} holds {type(raw).__name__} where {kind.__name__} was expected")
-    known = {f.name: f for f in fields(kind)}
-    unknown = sorted(set(raw) - set(known))
-    if unknown:
-        raise InputError(f"{where} has unknown fields for {kind.__name__}: {', '.join(unknown)}")
-    return kind(**{name: checked(known[name].type, value, f"{where}, {name}") for name, value in raw.items()})
-
-
-def checked(kind: Any, value: Any, where: str) -> Any:
-    """A JSON value as the type of its field, or an error that names the field and the value."""
-    if kind is ImageConfig:
-        kind = DINOv2Config if isinstance(value, dict) and value.get("kind") == "dinov2" else ResNetConfig
-    if kind == PointingConfig | None:
-        return None if value is None else from_dict(PointingConfig, value, where)
-    if hasattr(kind, "__dataclass_fields__"):
-        return from_dict(kind, value, where)
-    if get_origin(kind) is tuple:
-        if not isinstance(value, list | tuple) or not all(type(v) is get_args(kind)[0] for v in value):
-            raise InputError(f"{where} is {value!r}; it must be a list of {get_args(kind)[0].__name__}")
-        return tuple(value)
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise InputError(f"{where} is {value!r}; it must be one of {', '.join(map(str, get_args(kind)))}")
-        return value
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(kind, type) and type(value) is not kind:
-        raise InputError(f"{where} is {value!r}; it must be {kind.__name__}")
-    return value
 
 
 def _at_least(config: Any, limit: int, *names: str) -> None:

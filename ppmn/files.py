@@ -5,8 +5,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
 
 import platformdirs
 
@@ -86,3 +88,50 @@ def check_writable(files: list[Path]) -> None:
             raise InputError(f"{file} is a folder, not a file to write to")
         if not os.access(file.parent, os.W_OK):
             raise InputError(f"{file} cannot be written: the folder {file.parent} is missing or read-only")
+
+
+def from_dict(kind: Any, raw: Any, where: str) -> Any:
+    """A frozen dataclass from plain JSON, checked field by field."""
+    if not isinstance(raw, dict):
+        raise InputError(f"{where} holds {type(raw).__name__} where {kind.__name__} was expected")
+    known = {f.name: f for f in fields(kind)}
+    unknown = sorted(set(raw) - set(known))
+    if unknown:
+        raise InputError(f"{where} has unknown fields for {kind.__name__}: {', '.join(unknown)}")
+    return kind(**{name: checked(known[name].type, value, f"{where}, {name}") for name, value in raw.items()})
+
+
+def checked(kind: Any, value: Any, where: str) -> Any:
+    """A JSON value as the type of its field, or an error that names the field and the value."""
+    if isinstance(kind, UnionType):
+        if value is None and NoneType in get_args(kind):
+            return None
+        kind = _member(kind, value)
+    if is_dataclass(kind):
+        return from_dict(kind, value, where)
+    if get_origin(kind) is tuple:
+        return _checked_list(get_args(kind)[0], value, where)
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise InputError(f"{where} is {value!r}; it must be one of {', '.join(map(str, get_args(kind)))}")
+        return value
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(kind, type) and type(value) is not kind:
+        raise InputError(f"{where} is {value!r}; it must be {kind.__name__}")
+    return value
+
+
+def _member(union: UnionType, value: Any) -> Any:
+    """The dataclass of a union that a value is of, by its field `kind`; the first if none says so."""
+    members = [member for member in get_args(union) if is_dataclass(member)]
+    named = value.get("kind") if isinstance(value, dict) else None
+    return next((m for m in members if named is not None and getattr(m, "kind", None) == named), members[0])
+
+
+def _checked_list(kind: Any, value: Any, where: str) -> tuple[Any, ...]:
+    whole = isinstance(value, list | tuple)
+    numbers = [float(v) if kind is float and type(v) is int else v for v in value] if whole else []
+    if not whole or not all(type(v) is kind for v in numbers):
+        raise InputError(f"{where} is {value!r}; it must be a list of {kind.__name__}")
+    return tuple(numbers)

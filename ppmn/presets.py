@@ -14,9 +14,9 @@ from ppmn.config import (
     ResNetConfig,
     TextConfig,
     TrainConfig,
-    checked,
 )
 from ppmn.errors import InputError
+from ppmn.files import checked
 
 
 def paper() -> TrainConfig:
@@ -54,7 +54,7 @@ def compact() -> TrainConfig:
 def pointing() -> TrainConfig:
     """`compact` with point and draw, its text encoder trained; samples mirrored, with their captions."""
     config = compact()
-    model = replace(config.model, pointing=PointingConfig())
+    model = replace(ppmn_model(config), pointing=PointingConfig())
     recipe: dict[str, Any] = {"freeze_embeddings": True, "augment": Augment(mirror=True)}
     return replace(config, model=model, lr=5e-4, lr_text=1e-4, ema_decay=0.998, **recipe)
 
@@ -91,6 +91,13 @@ PRESETS: dict[str, Callable[[], TrainConfig]] = {
     "pointing": pointing,
     "finetune": finetune,
 }
+
+
+def ppmn_model(config: TrainConfig) -> ModelConfig:
+    """The network of a configuration, which must be a PPMN."""
+    if not isinstance(config.model, ModelConfig):
+        raise InputError(f"the method is {config.model.method!r}; this is defined for {ModelConfig.method!r}")
+    return config.model
 
 
 def override(config: Any, name: str, text: str) -> Any:

@@ -44,6 +44,11 @@ class MCNOutput:
     boxes: Tensor | None = None  # x, y, w, h, confidence of each anchor at p5, (B, 3, 5, h, w)
     energy: Tensor | None = None  # consistency of the two branches, (B,)
 
+    def float(self) -> "MCNOutput":
+        """In single precision."""
+        boxes, energy = (None if t is None else t.float() for t in (self.boxes, self.energy))
+        return MCNOutput(self.mask.float(), boxes, energy)
+
 
 class Fusion(nn.Module):
     """F1, after a residual block, times the expression at every place."""

@@ -23,9 +23,8 @@ from ppmn.baselines.bert_layers import (
     SelfAttention,
     key_mask,
 )
-from ppmn.config import from_dict
 from ppmn.errors import InputError
-from ppmn.files import read_json
+from ppmn.files import from_dict, read_json
 
 RELEASED_PREFIX = "bert_encoder.model.bert."
 TWO_STAGE = "two-stage"  # the method's name in config.json

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Sequence
 
 from ppmn import __version__
-from ppmn.cli import ablate, convert, data, evaluate, export, ground, profile, push, serve, train
+from ppmn.cli import ablate, compare, convert, data, evaluate, export, ground, profile, push, serve, train
 from ppmn.errors import InputError
 
 # packages that are not part of every installation, by the extra that installs them
 _EXTRAS = {"torch": "torch", "transformers": "torch", "pyarrow": "train", "matplotlib": "train"}
-COMMANDS = (ground, serve, data, train, evaluate, ablate, profile, convert, export, push)
+COMMANDS = (ground, serve, data, train, evaluate, compare, ablate, profile, convert, export, push)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from ppmn.cli.arguments import add_out
-from ppmn.presets import PRESETS
+from ppmn.presets import PRESETS, ppmn_model
 
 HELP = "convert released weights to a model folder"
 
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> None:
     from ppmn.convert.convert import convert_to_folder
     from ppmn.errors import InputError
 
-    config = PRESETS[args.preset]().model
+    config = ppmn_model(PRESETS[args.preset]())
     if args.pixels is not None:
         config = replace(config, pixels=args.pixels)
     if (args.out / "config.json").exists():

@@ -3,7 +3,7 @@
 import argparse
 
 from ppmn.cli.arguments import parse_size
-from ppmn.presets import PRESETS
+from ppmn.presets import PRESETS, ppmn_model
 
 HELP = "count parameters and multiply-adds by part"
 
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace) -> None:
         model = load_model(model_folder(args.model)).to("meta")
         config, encoder, bert = model.config, model.image_encoder, model.text_encoder.bert
     else:
-        config = PRESETS[args.preset]().model
+        config = ppmn_model(PRESETS[args.preset]())
         encoder, bert = cost.encoders_without_weights(config)
     found = cost.profile(config, encoder, bert, args.size, args.phrases, args.pieces)
     print(f"{found.table()}\n\n{cost.claims()}")

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def add_training_arguments(sub: argparse.ArgumentParser) -> None:
     """What `ppmn train` and `ppmn ablate` share."""
     add = sub.add_argument
-    presets = "paper, ppmn-released, dagger, scenes, compact, pointing or finetune (default with --init)"
+    presets = "paper, compact, mcn-small or another, a wrong name lists all; finetune by default with --init"
     add("--preset", help=presets)
     data = "data set to train on; repeatable, sampled in proportion to the weights"
     add("--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help=data)
@@ -42,20 +42,24 @@ def training_config(args: argparse.Namespace) -> Any:
     """The configuration that the arguments describe."""
     from dataclasses import replace
 
+    from ppmn.baselines.recipes import BASELINE_PRESETS
     from ppmn.config import CalibrationConfig
-    from ppmn.model.folder import model_folder, read_config
+    from ppmn.grounding.methods import METHODS
+    from ppmn.model.folder import config_types, model_folder, read_config
     from ppmn.presets import PRESETS, override
 
+    presets = {**PRESETS, **BASELINE_PRESETS}
     preset = args.preset or ("finetune" if args.init else None)
-    if preset not in PRESETS:
+    if preset not in presets:
         wrong = f"there is no preset {preset!r}" if preset else "--preset is missing (--init needs none)"
-        raise InputError(f"{wrong}; there are {', '.join(PRESETS)}")
-    config = PRESETS[preset]()
+        raise InputError(f"{wrong}; there are {', '.join(presets)}")
+    config = presets[preset]()
     if preset == "finetune" and not args.init:
         raise InputError("the preset finetune trains a model further: give it with --init")
     if args.init:  # what was fitted to its weights does not fit those of the new model
-        model = replace(read_config(model_folder(args.init)), calibration=CalibrationConfig())
-        config = replace(config, model=model)
+        model = read_config(model_folder(args.init), config_types(METHODS))
+        model = replace(model, calibration=CalibrationConfig())
+        config = replace(config, model=model if preset == "finetune" else _started(config.model, model))
     short = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed")}
     fields = [f"{name}={value}" for name, value in short.items() if value is not None]
     for text in [*fields, *args.set]:
@@ -64,6 +68,16 @@ def training_config(args: argparse.Namespace) -> Any:
             raise InputError(f"--set {text}: it must be FIELD=VALUE")
         config = override(config, name, value)
     return config
+
+
+def _started(ours: Any, theirs: Any) -> Any:
+    """The configuration of a model given to --init; of another method only what both share."""
+    from dataclasses import replace
+
+    if ours.method == theirs.method:
+        return theirs
+    shared = ("image", "text", "short_side", "long_side", "pointing")
+    return replace(ours, **{n: getattr(theirs, n) for n in shared if hasattr(ours, n) and hasattr(theirs, n)})
 
 
 def run(args: argparse.Namespace) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ppmn.config import ModelConfig
+from ppmn.config import MethodConfig
 from ppmn.grounding.calibration import MapEvidence, expected_iou, map_features, presence_probability
 from ppmn.grounding.instances import DrawObjects, find_instances
 from ppmn.grounding.maps import MapGeometry, postprocess
@@ -18,7 +18,7 @@ def predict_phrases(
     phrases: Sequence[Phrase],
     evidence: MapEvidence,
     geometry: MapGeometry,
-    config: ModelConfig,
+    config: MethodConfig,
     *,
     threshold: float,
     keep_absent: bool = False,
@@ -56,7 +56,7 @@ def predict_phrases(
     return tuple(found)
 
 
-def postprocess_maps(responses: Map, config: ModelConfig) -> Map:
+def postprocess_maps(responses: Map, config: MethodConfig) -> Map:
     """Maps (P, H, W) post-processed as the model's configuration asks."""
     return postprocess(
         responses,

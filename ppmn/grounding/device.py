@@ -5,13 +5,13 @@ import logging
 import torch
 
 from ppmn.errors import InputError
-from ppmn.model.network import PPMN
+from ppmn.model.method import Method
 
 _SIDE = 128  # of a small image, in pixels
 _log = logging.getLogger(__name__)
 
 
-def place(model: PPMN, device: str | None) -> str:
+def place(model: Method, device: str | None) -> str:
     """Put a model on a device and return its name; None takes a CUDA GPU where there is one, else the CPU.
 
     What Apple's GPU does not support is noticed on a small image, and then the model runs on the CPU.
@@ -32,13 +32,13 @@ def place(model: PPMN, device: str | None) -> str:
 
 
 @torch.inference_mode()
-def unsupported(model: PPMN) -> str | None:
+def unsupported(model: Method) -> str | None:
     """What a model's device cannot compute, as a sentence; None if nothing is missing."""
     multiple = model.image_encoder.multiple
     side = multiple * -(-_SIDE // multiple)
-    caption = model.text_encoder.tokenize("a dog", [(2, 5)])
     try:
-        model.eval()([torch.zeros(3, side, side, dtype=torch.uint8)], [caption])
+        encoded = model.eval().encode(model.pyramid([torch.zeros(3, side, side, dtype=torch.uint8)]))
+        model.ground(encoded, [model.tokenize("a dog", [(2, 5)])])
     except (NotImplementedError, RuntimeError, TypeError) as error:
         return str(error).strip().splitlines()[0]
     return None

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from ppmn.config import ModelConfig
 from ppmn.errors import InputError
 from ppmn.grounding.answers import postprocess_maps, predict_phrases
 from ppmn.grounding.instances import Cells
@@ -112,7 +113,8 @@ class EncodedImage:
             threshold = self.runtime.config.threshold
         if not 0 <= threshold <= 1:
             raise InputError(f"threshold is {threshold}; it must lie between 0 and 1")
-        maps = self.maps(caption.text, caption.spans)
+        maps, config = self.maps(caption.text, caption.spans), self.runtime.config
+        points = isinstance(config, ModelConfig) and config.pointing
         phrases = predict_phrases(
             caption.phrases,
             maps.evidence(),
@@ -120,7 +122,7 @@ class EncodedImage:
             self.runtime.config,
             threshold=threshold,
             keep_absent=keep_absent,
-            draw_objects=self.draw_objects if self.runtime.config.pointing else None,
+            draw_objects=self.draw_objects if points else None,
         )
         return Grounding(
             self.image,

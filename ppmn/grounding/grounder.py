@@ -19,7 +19,7 @@ from ppmn.phrases.caption import parse_caption
 from ppmn.types import Map, Span
 
 if TYPE_CHECKING:
-    from ppmn.model.network import PPMN
+    from ppmn.model.method import Method
 
 _BATCH_SIZE = 4  # images that are encoded together
 
@@ -82,7 +82,7 @@ class Grounder:
         ['sky', 'house']
     """
 
-    def __init__(self, model: "PPMN | Runtime", *, device: str | None = None, name: str = "model") -> None:
+    def __init__(self, model: "Method | Runtime", *, device: str | None = None, name: str = "model") -> None:
         if isinstance(model, Runtime):
             self.runtime = model
         else:
@@ -92,9 +92,9 @@ class Grounder:
         self.name = name
 
     @property
-    def model(self) -> "PPMN":
+    def model(self) -> "Method":
         """The network, where it runs on torch."""
-        model: PPMN | None = getattr(self.runtime, "model", None)
+        model: Method | None = getattr(self.runtime, "model", None)
         if model is None:
             raise InputError(f"{self.name} runs on ONNX Runtime; only runtime='torch' has a network")
         return model

@@ -35,10 +35,11 @@ def open_runtime(
         raise InputError(
             f"{folder} cannot be run without torch, which is not installed: pip install 'ppmn[torch]'"
         )
+    from ppmn.grounding.methods import METHODS
     from ppmn.grounding.torch_runtime import TorchRuntime
     from ppmn.model.folder import load_model
 
-    return TorchRuntime(load_model(folder), device=device, precision=precision, threads=threads)
+    return TorchRuntime(load_model(folder, METHODS), device=device, precision=precision, threads=threads)
 
 
 def has_gpu() -> bool:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ppmn.config import DINOv2Config, ModelConfig
+from ppmn.config import DINOv2Config, MethodConfig
 from ppmn.grounding.calibration import MapEvidence
 from ppmn.grounding.maps import MapGeometry
 from ppmn.model.preprocess import Preprocess
@@ -60,7 +60,7 @@ def sigmoid(x: Map) -> Map:
         return np.asarray(1 / (1 + np.exp(-x)), np.float32)
 
 
-def allows_reduced_precision(config: ModelConfig) -> bool:
+def allows_reduced_precision(config: MethodConfig) -> bool:
     """Whether images may be encoded in less than single precision; the model's configuration says so."""
     return isinstance(config.image, DINOv2Config) and config.image.precision == "bfloat16"
 
@@ -72,7 +72,7 @@ class Runtime(Protocol):
     name: str  # "onnx" or "torch"
     device: str
     precision: str  # of the image side
-    config: ModelConfig
+    config: MethodConfig
     preprocess: Preprocess
     stride: int  # of the maps, in pixels of the resized image
     token_stride: int  # of the tokens that queries point at, in pixels of the maps

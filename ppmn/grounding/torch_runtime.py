@@ -1,6 +1,8 @@
 """The network on torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,10 +11,10 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ppmn.errors import InputError
 from ppmn.grounding.device import place
-from ppmn.grounding.graphs import flatten_features
 from ppmn.grounding.runtime import RawMaps, RuntimePrecision, allows_reduced_precision
 from ppmn.model.bfloat16 import bfloat16_is_faster
-from ppmn.model.network import PPMN, Maps, PixelFeatures
+from ppmn.model.method import Method
+from ppmn.model.network import PPMN, Maps
 from ppmn.model.pointing import TOKEN_STRIDE
 from ppmn.model.pyramid import group_by_shape
 from ppmn.model.text import Queries
@@ -36,7 +38,7 @@ class TorchRuntime:
 
     def __init__(
         self,
-        model: PPMN,
+        model: Method,
         *,
         device: str | None = None,
         precision: RuntimePrecision = "auto",
@@ -56,32 +58,32 @@ class TorchRuntime:
         """The size to which a resized image is padded."""
         return self.model.image_encoder.padded_size(height, width)
 
-    def encode(self, images: Sequence[NDArray[np.uint8]]) -> list[PixelFeatures]:
+    def encode(self, images: Sequence[NDArray[np.uint8]]) -> list[Any]:
         """The features of resized images (3, h, w); those of one size are computed together."""
         tensors = [torch.from_numpy(image) for image in images]
-        encoded: dict[int, PixelFeatures] = {}
+        encoded: dict[int, Any] = {}
         for numbers in group_by_shape(tensors):  # no padding, which would cost time and memory
             pixels = self.pixels([tensors[number] for number in numbers])
             encoded |= {number: pixels.single(row) for row, number in enumerate(numbers)}
         return [encoded[number] for number in range(len(images))]
 
     @torch.inference_mode()
-    def pixels(self, images: Sequence[torch.Tensor]) -> PixelFeatures:
+    def pixels(self, images: Sequence[torch.Tensor]) -> Any:
         """The image side of the network for images of one size."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
             pyramid = self.model.image_encoder(images)
-        return self.model.head.encode(pyramid.float())
+        return self.model.encode(pyramid.float())
 
     @torch.inference_mode()
-    def ground(self, features: PixelFeatures, caption: str, spans: Sequence[Span]) -> RawMaps:
+    def ground(self, features: Any, caption: str, spans: Sequence[Span]) -> RawMaps:
         """The maps of the spans of a caption on the features of one image."""
-        maps, queries = self.model.ground(features, [self.model.text_encoder.tokenize(caption, spans)])
+        maps, queries = self.model.ground(features, [self.model.tokenize(caption, spans)])
         return raw_maps(maps, queries)
 
     @torch.inference_mode()
-    def draw_objects(self, features: PixelFeatures, points: NDArray[np.intp]) -> Map:
+    def draw_objects(self, features: Any, points: NDArray[np.intp]) -> Map:
         """The objects at tokens (n,), flat, of an image, whatever they are: probabilities (n, H, W)."""
-        pointing = self.model.head.pointing
+        pointing = self.model.head.pointing if isinstance(self.model, PPMN) else None
         if pointing is None or features.tokens is None:
             raise InputError("only a model that points draws objects")
         at = torch.as_tensor(points, device=features.tokens.tokens.device)
@@ -92,9 +94,19 @@ class TorchRuntime:
         """Call `check` before every layer of a network, which its exception stops; returns what ends that."""
         return register_module_forward_pre_hook(lambda *_: check()).remove
 
-    def nbytes(self, features: PixelFeatures) -> int:
+    def nbytes(self, features: Any) -> int:
         """How much memory the features of one image take."""
-        return sum(tensor.nbytes for tensor in flatten_features(features))
+        return sum(tensor.nbytes for tensor in _tensors(features))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """All tensors of what a method encodes an image as: dataclasses and tuples of tensors."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif is_dataclass(value):
+        yield from (t for field in fields(value) for t in _tensors(getattr(value, field.name)))
+    elif isinstance(value, tuple):
+        yield from (t for part in value for t in _tensors(part))
 
 
 def raw_maps(maps: Maps, queries: Queries) -> RawMaps:

@@ -96,10 +96,10 @@ class Double(nn.Module):
 class Adapter(nn.Module):
     """Patch tokens of a few layers, normed, and p2..p5 at strides of a quarter, half, one and two patches."""
 
-    def __init__(self, layers: int, channels: int) -> None:
+    def __init__(self, layers: int, channels: int, width: int = _WIDTH) -> None:
         super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(_WIDTH) for _ in range(layers))
-        self.lateral = nn.ModuleList(nn.Linear(layers * _WIDTH, channels) for _ in range(4))
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.lateral = nn.ModuleList(nn.Linear(layers * width, channels) for _ in range(4))
         norm = nn.GroupNorm(32, channels)
         self.four = nn.Sequential(Double(channels, channels), norm, nn.GELU(), Double(channels, channels))
         self.two = Double(channels, channels)

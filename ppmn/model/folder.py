@@ -9,46 +9,61 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from ppmn.config import DINOv2Config, ModelConfig
+from ppmn.config import BackboneConfig, DINOv2Config, MethodConfig, ModelConfig
 from ppmn.errors import InputError
 from ppmn.files import replacing
+from ppmn.model.backbone import BackboneFPN
 from ppmn.model.compress import compress, expand
 from ppmn.model.dinov2 import DINOv2FPN
 from ppmn.model.locate import (
     CONFIG_FILE,
+    IMAGE_FOLDER,
     MODEL_FILE,
     MODEL_PREFIX,
     TEXT_FOLDER,
+    ConfigTypes,
     base_weights,
     check_base_weights,
     model_folder,
     read_config,
     sha256,
 )
+from ppmn.model.method import Method
 from ppmn.model.network import PPMN
 from ppmn.model.resnet import ResNetFPN
 from ppmn.model.text import TextEncoder
 
+Methods = Mapping[str, type[Method]]  # by the name that config.json has
+PPMN_ONLY: Methods = {ModelConfig.method: PPMN}
 
-def build_model(config: ModelConfig) -> PPMN:
+
+def config_types(methods: Methods) -> ConfigTypes:
+    """The configurations of methods."""
+    return {name: kind.config_type for name, kind in methods.items()}
+
+
+def build_model(config: MethodConfig, methods: Methods = PPMN_ONLY) -> Any:
     """A model with new weights; encoders that have base weights start from those."""
-    return PPMN(build_image_encoder(config), build_text_encoder(config), config)
+    return methods[config.method](build_image_encoder(config), build_text_encoder(config), config)
 
 
-def build_image_encoder(config: ModelConfig) -> ResNetFPN | DINOv2FPN:
-    """The image encoder of a configuration."""
+def build_image_encoder(config: MethodConfig, weights: bool = True) -> ResNetFPN | DINOv2FPN | BackboneFPN:
+    """The image encoder of a configuration; without `weights` those of a backbone are not read."""
+    if isinstance(config.image, BackboneConfig):
+        return BackboneFPN.from_source(config.image, weights)
     if isinstance(config.image, DINOv2Config):
         return DINOv2FPN(config.image)
     return ResNetFPN(config.image, config.count_padding)
 
 
-def build_text_encoder(config: ModelConfig, weights: bool = True) -> TextEncoder:
+def build_text_encoder(config: MethodConfig, weights: bool = True) -> TextEncoder:
     """The text encoder of a configuration; without `weights` its tensors are not initialised."""
     if not config.text.source.startswith(MODEL_PREFIX):
         return TextEncoder.from_source(config.text.source, config.query, weights)
@@ -65,14 +80,14 @@ def build_text_encoder(config: ModelConfig, weights: bool = True) -> TextEncoder
     return encoder
 
 
-_ENCODERS: dict[str, Callable[[ModelConfig], nn.Module]] = {
+_ENCODERS: dict[str, Callable[[MethodConfig], nn.Module]] = {
     "image": build_image_encoder,
     "text": build_text_encoder,
 }
 _BASE_NAMES = {"image": "image_encoder.vit.", "text": "text_encoder."}  # tensors that base weights fill
 
 
-def save_model(model: PPMN, folder: Path, half: bool = False) -> None:
+def save_model(model: Method, folder: Path, half: bool = False) -> None:
     """Write a model folder, in half precision if `half`; a file is replaced only when it is complete."""
     config, tensors = model.config, own_tensors(model)
     bases = base_weights(config)
@@ -86,6 +101,9 @@ def save_model(model: PPMN, folder: Path, half: bool = False) -> None:
             tensors |= {n: t for n, t in _state(model).items() if n.startswith(_BASE_NAMES["text"])}
             _save_text(model.text_encoder, folder / TEXT_FOLDER)
             config = replace(config, text=replace(config.text, source=TEXT_FOLDER, sha256=""))
+        if isinstance(config.image, BackboneConfig):
+            cast(BackboneFPN, model.image_encoder).backbone.config.save_pretrained(folder / IMAGE_FOLDER)
+            config = replace(config, image=replace(config.image, source=IMAGE_FOLDER))
         if half:
             tensors = compress(tensors)
         with replacing(folder / MODEL_FILE) as part_file:
@@ -106,7 +124,7 @@ def _save_text(encoder: TextEncoder, folder: Path) -> None:
             file.replace(folder / file.name)
 
 
-def own_tensors(model: PPMN) -> dict[str, Tensor]:
+def own_tensors(model: Method) -> dict[str, Tensor]:
     """The tensors of a model that differ from the installed base weights."""
     state = _state(model)
     for part in base_weights(model.config):
@@ -117,18 +135,26 @@ def own_tensors(model: PPMN) -> dict[str, Tensor]:
     return state
 
 
-def _state(model: PPMN) -> dict[str, Tensor]:
+def _state(model: Method) -> dict[str, Tensor]:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
-def load_model(folder: Path) -> PPMN:
-    """Read a model folder, on the CPU, for inference; tensors that do not fit are refused by name."""
-    config = read_config(folder)
+def load_model(folder: Path, methods: Methods = PPMN_ONLY) -> Any:
+    """Read a model folder, on the CPU, for inference; tensors that do not fit are refused by name.
+
+    Returns:
+        A network of the method that the folder's config.json names: a PPMN, unless other `methods` are given.
+    """
+    config = read_config(folder, config_types(methods))
     installed = base_weights(config)
     check_base_weights(folder, config)
     text_encoder = build_text_encoder(config, weights="text" in installed)
+    # a backbone holds tensors that no file has: it is never built on the meta device
+    backbone = (
+        build_image_encoder(config, weights=False) if isinstance(config.image, BackboneConfig) else None
+    )
     with torch.device("meta"):
-        model = PPMN(build_image_encoder(config), text_encoder, config)
+        model = methods[config.method](backbone or build_image_encoder(config), text_encoder, config)
     file = folder / MODEL_FILE
     tensors = expand(read_tensors(file))
     copy_tensors(model, tensors, str(file), tuple(_BASE_NAMES[part] for part in installed))

@@ -8,7 +8,15 @@ from typing import Any, TypeVar
 
 from ppmn.errors import InputError
 
-MODEL_FILES = ("config.json", "model.safetensors", "text/*.json", "text/*.txt", "onnx/*.onnx", "onnx/*.json")
+MODEL_FILES = (
+    "config.json",
+    "model.safetensors",
+    "text/*.json",
+    "text/*.txt",
+    "image/*.json",
+    "onnx/*.onnx",
+    "onnx/*.json",
+)
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")
 _SECONDS = 10  # to wait for the hub before the cached copy is taken
 _Result = TypeVar("_Result")

@@ -2,17 +2,22 @@
 
 import hashlib
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
-from ppmn.config import DINOv2Config, ModelConfig
+from ppmn.config import BackboneConfig, DINOv2Config, MethodConfig, ModelConfig
 from ppmn.errors import InputError
+from ppmn.files import read_json
 from ppmn.model.hub import download_model, is_hub_name
 
 PACKAGE_PREFIX = "package:"
 MODEL_PREFIX = "model:"
 SHIPPED_MODELS = ("compact",)
-MODEL_FILE, CONFIG_FILE, TEXT_FOLDER = "model.safetensors", "config.json", "text"
+MODEL_FILE, CONFIG_FILE, TEXT_FOLDER, IMAGE_FOLDER = "model.safetensors", "config.json", "text", "image"
+ConfigTypes = Mapping[str, type[MethodConfig]]  # by the name of the method that config.json has
+PPMN_CONFIG: ConfigTypes = {ModelConfig.method: ModelConfig}
 _WEIGHTS = Path(__file__).parents[1] / "weights"
 DINOV2_WEIGHTS = _WEIGHTS / "dinov2_vits14.safetensors"
 
@@ -34,7 +39,7 @@ def model_folder(name_or_dir: str | Path) -> Path:
     return folder
 
 
-def base_weights(config: ModelConfig) -> dict[str, Path]:
+def base_weights(config: MethodConfig) -> dict[str, Path]:
     """The encoders whose base weights are installed, "image" or "text", each with their file."""
     installed = {}
     if isinstance(config.image, DINOv2Config):
@@ -47,7 +52,7 @@ def base_weights(config: ModelConfig) -> dict[str, Path]:
     return installed
 
 
-def check_base_weights(folder: Path, config: ModelConfig) -> dict[Path, str]:
+def check_base_weights(folder: Path, config: MethodConfig) -> dict[Path, str]:
     """The sha256 of each file of base weights; another than the model was saved with is refused."""
     digests = {}
     for part, file in base_weights(config).items():
@@ -60,20 +65,29 @@ def check_base_weights(folder: Path, config: ModelConfig) -> dict[Path, str]:
     return digests
 
 
-def read_config(folder: Path) -> ModelConfig:
-    """The configuration of a model folder, with the path of the text encoder that is inside the folder."""
-    config = ModelConfig.load(folder / CONFIG_FILE)
+def read_config(folder: Path, kinds: ConfigTypes = PPMN_CONFIG) -> Any:
+    """The configuration of a model folder, with the paths of the encoders that are inside the folder."""
+    file = folder / CONFIG_FILE
+    raw = read_json(file) if file.is_file() else None
+    method = raw.get("method", ModelConfig.method) if isinstance(raw, dict) else ModelConfig.method
+    if method not in kinds:
+        raise InputError(f"{file} names the method {method!r}; known here are {', '.join(kinds)}")
+    config = kinds[method].load(file)
+    if isinstance(config.image, BackboneConfig):
+        own = _own_encoder(folder, config.image.source, "image backbone")
+        config = replace(config, image=replace(config.image, source=str(own)))
     if "text" in base_weights(config):
         return config
-    return replace(config, text=replace(config.text, source=str(_own_text(folder, config))))
+    own = _own_encoder(folder, config.text.source, "text encoder")
+    return replace(config, text=replace(config.text, source=str(own)))
 
 
-def _own_text(folder: Path, config: ModelConfig) -> Path:
-    """The text encoder's folder inside a model folder; nothing outside of it is read."""
-    text = (folder / config.text.source).resolve()
-    if not text.is_dir() or not text.is_relative_to(folder.resolve()):
-        raise InputError(f"{folder} has no text encoder: its config.json names {config.text.source!r}")
-    return text
+def _own_encoder(folder: Path, source: str, what: str) -> Path:
+    """An encoder's folder inside a model folder; nothing outside of it is read."""
+    own = (folder / source).resolve()
+    if not own.is_dir() or not own.is_relative_to(folder.resolve()):
+        raise InputError(f"{folder} has no {what}: its config.json names {source!r}")
+    return own
 
 
 def resolve_source(source: str) -> str:

@@ -1,6 +1,6 @@
 """The pixel-phrase matching network; `Head` follows section 3 of the paper."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from ppmn.config import ModelConfig
 from ppmn.model.lcpa import PaperRound, ReleasedRound, compatible_pixels, sample
+from ppmn.model.losses import point_loss, ppm_losses, total_loss
 from ppmn.model.matching import LinearProjection, PixelProjection, match
+from ppmn.model.method import Method, MethodLoss, TrainingBatch
 from ppmn.model.neck import SemanticFPN
-from ppmn.model.pointing import Pointed, Pointing, TokenFeatures
-from ppmn.model.preprocess import Preprocess
+from ppmn.model.pointing import TOKEN_STRIDE, Pointed, Pointing, TokenFeatures
 from ppmn.model.pyramid import Features, ImageEncoder, Pyramid, ValidSizes
 from ppmn.model.text import Queries, TextEncoder, Tokens
 
@@ -166,15 +167,14 @@ def tokens_inside(logits: Tensor, inside: Tensor) -> Tensor:
     return torch.where(empty, logits.argmax(1), drawn)
 
 
-class PPMN(nn.Module):
+class PPMN(Method):
     """The whole network, from encoders of any kind."""
 
+    config_type = ModelConfig
+    config: ModelConfig
+
     def __init__(self, image_encoder: ImageEncoder, text_encoder: TextEncoder, config: ModelConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.image_encoder = image_encoder
-        self.preprocess = Preprocess(config.short_side, config.long_side, image_encoder.multiple)
-        self.text_encoder = text_encoder
+        super().__init__(image_encoder, text_encoder, config)
         channels = (image_encoder.channels, text_encoder.channels)
         self.head = Head(*channels, config, image_encoder.token_channels)
 
@@ -192,10 +192,12 @@ class PPMN(nn.Module):
         `per_image` says how many of the captions belong to each image, one if it is not given; `words` are
         the outputs of a frozen text encoder; `inside` see `Head.ground`.
         """
-        cached = isinstance(images[0], Mapping)
-        pyramid = self.image_encoder.pyramid(images) if cached else self.image_encoder(images)  # type: ignore[arg-type]
-        pixels = self.head.encode(pyramid)
+        pixels = self.encode(self.pyramid(images))
         return self.ground(pixels, captions, per_image=per_image, words=words, inside=inside)
+
+    def encode(self, pyramid: Pyramid) -> PixelFeatures:
+        """The image side, which is the same for all captions."""
+        return self.head.encode(pyramid)
 
     def ground(
         self,
@@ -214,3 +216,42 @@ class PPMN(nn.Module):
         queries = self.text_encoder.queries(captions, words, per_image)
         maps = self.head.ground(pixels, queries.vectors, queries.counts, inside=inside)
         return maps, queries
+
+    @property
+    def target_scale(self) -> int:
+        """The released code compares masks with maps at twice their size."""
+        return 2 if self.config.variant == "released" else 1
+
+    def loss(self, batch: TrainingBatch, network: nn.Module) -> MethodLoss:
+        """BCE and Dice of every round, and the loss of pointing where the network points."""
+        targets, dtype = batch.targets, batch.targets.Y.dtype
+        inside = targets.inside(TOKEN_STRIDE * self.target_scale) if self.config.pointing else None
+        with batch.autocast():
+            maps, _ = network(
+                batch.images, batch.captions, per_image=batch.per_image, words=batch.words, inside=inside
+            )
+        H = [h.to(dtype) for h in maps.H]
+        rounds = ppm_losses(H, targets.Y, self.config, targets.valid, batch.pixels, batch.rows)
+        pointing = self._pointing_loss(maps, batch, inside)
+        terms = {
+            "bce": sum(float(part.bce.detach()) for part in rounds),
+            "dice": sum(float(part.dice.detach()) for part in rounds),
+            "point": float(pointing.detach()),
+        }
+        return MethodLoss(total_loss(rounds) + pointing, terms)
+
+    def _pointing_loss(self, maps: Maps, batch: TrainingBatch, inside: Tensor | None) -> Tensor:
+        """The losses of pointing and of the objects that are drawn without a phrase."""
+        targets = batch.targets
+        if maps.pointed is None or maps.objects is None or inside is None or targets.valid is None:
+            return targets.Y.new_zeros(())
+        single, Y, counts = targets.single, targets.Y, (batch.pixels, batch.rows)
+        drawn = maps.objects[single].to(Y.dtype)
+        (objects,) = ppm_losses([drawn], Y[single], self.config, targets.valid[single], *counts)
+        return point_loss(maps.pointed, inside, targets.absent, batch.rows) + objects.bce + objects.dice
+
+    def prepare(self, *, initialised: bool) -> None:
+        """Without pixels nothing is aggregated."""
+        if self.config.pixels == 0:
+            for refine in self.head.rounds:
+                refine.aggregate.requires_grad_(False)

@@ -1,5 +1,6 @@
 """The text encoder: a caption and its phrases -> one vector per query."""
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -7,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModel, AutoTokenizer
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer
 from transformers.initialization import no_init_weights
 from transformers.utils import logging as transformers_logging
 
@@ -34,7 +35,7 @@ class Queries:
 
 
 class TextEncoder(nn.Module):
-    """Any BERT with a fast tokenizer; long captions are encoded in overlapping windows."""
+    """Any encoder like BERT with a fast tokenizer; long captions are encoded in overlapping windows."""
 
     def __init__(self, bert: Any, tokenizer: Any, query: QueryUnit) -> None:
         super().__init__()
@@ -42,7 +43,7 @@ class TextEncoder(nn.Module):
             raise InputError(f"{type(tokenizer).__name__} has no character offsets; use a fast tokenizer")
         self.bert, self.tokenizer, self.query = bert, tokenizer, query
         self.channels: int = bert.config.hidden_size
-        self.window: int = bert.config.max_position_embeddings - 2  # [CLS] and [SEP] take two
+        self.window: int = longest_input(bert) - 2  # [CLS] and [SEP] take two
 
     @classmethod
     def from_source(cls, source: str, query: QueryUnit, weights: bool = True) -> "TextEncoder":
@@ -53,15 +54,14 @@ class TextEncoder(nn.Module):
         transformers_logging.disable_progress_bar()
         try:
             tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=False)
+            shape = AutoConfig.from_pretrained(where, trust_remote_code=False)
+            options = {"trust_remote_code": False, **_without_pooler(shape)}
             if weights:
-                bert, report = AutoModel.from_pretrained(
-                    where, add_pooling_layer=False, output_loading_info=True, trust_remote_code=False
-                )
+                bert, report = AutoModel.from_pretrained(where, output_loading_info=True, **options)
                 _check_complete(report, source)
             else:
-                shape = AutoConfig.from_pretrained(where, trust_remote_code=False)
                 with no_init_weights():
-                    bert = AutoModel.from_config(shape, add_pooling_layer=False, trust_remote_code=False)
+                    bert = AutoModel.from_config(shape, **options)
         except InputError:
             raise
         except Exception as error:  # each of a folder's files has errors of its own
@@ -130,6 +130,22 @@ class TextEncoder(nn.Module):
     def empty(self) -> Tensor:
         """No vectors, (0, C_r)."""
         return next(self.bert.parameters()).new_zeros(0, self.channels)
+
+
+def longest_input(bert: Any) -> int:
+    """How many tokens a text encoder reads at once; RoBERTa and MPNet count positions from after padding."""
+    table = getattr(getattr(bert, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    positions: int = bert.config.max_position_embeddings
+    return positions if padding is None else positions - padding - 1
+
+
+def _without_pooler(shape: Any) -> dict[str, bool]:
+    """The option that leaves a pooler out, for families that have one."""
+    kind = MODEL_MAPPING.get(type(shape), None)
+    kind = kind[0] if isinstance(kind, tuple) else kind
+    has_one = kind is not None and "add_pooling_layer" in inspect.signature(kind).parameters
+    return {"add_pooling_layer": False} if has_one else {}
 
 
 def _check_complete(report: dict[str, Any], source: str) -> None:

@@ -13,6 +13,7 @@ from ppmn.evaluation.figures import new_figure
 from ppmn.evaluation.metrics import SPLITS
 from ppmn.files import read_json, replacing, write_json
 from ppmn.grounding.grounder import Grounder
+from ppmn.grounding.methods import METHODS
 from ppmn.model.folder import load_model
 from ppmn.presets import override
 from ppmn.training.trainer import train
@@ -75,7 +76,7 @@ def ablate(
 
 
 def _measure_cell(folder: Path, specs: Sequence[DataSpec], file: Path) -> None:
-    grounder = Grounder(load_model(folder), name=folder.name)
+    grounder = Grounder(load_model(folder, METHODS), name=folder.name)
     scores = evaluate(model_answers(grounder), open_narratives_of(specs)).metric.compute()
     write_json(file, scores.average_recall)
 

@@ -14,16 +14,16 @@ from torch.utils.data import DataLoader, Dataset
 from ppmn.config import TrainConfig
 from ppmn.data.panoptic import IGNORE_ID
 from ppmn.data.partition import held_out
-from ppmn.data.targets import targets_area, targets_ppmn2022
+from ppmn.data.targets import Rows, targets_area, targets_ppmn2022
 from ppmn.errors import InputError
-from ppmn.model.network import PPMN
+from ppmn.model.method import BatchTargets, Method, SegmentTargets
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.text import Tokens
 from ppmn.synthetic.narrator import rng_for
 from ppmn.training.feature_cache import FeatureCaches, content_key
 from ppmn.training.interrupt import ignore_interrupt
 from ppmn.training.sources import Source, TrainingSample
-from ppmn.types import Size
+from ppmn.types import Mask, Size
 
 SMALL_SCALE = 5 / 6  # of an image's sides in the first `small_epochs`
 
@@ -50,6 +50,8 @@ class Item:
     valid: Tensor  # bool (h', w')
     absent: Tensor  # bool (P,), what the phrase names is not in the image
     single: Tensor  # bool (P,), the phrase means one thing
+    thing: Tensor  # bool (P,), the phrase means things, not stuff
+    segments: SegmentTargets | None = None  # where the method uses all segments
     mirrored: bool = False  # the features of `image` are to be mirrored
 
     def rows(self, query: str) -> list[int]:
@@ -71,7 +73,7 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
     """
 
     def __init__(
-        self, sources: Sequence[Source], config: TrainConfig, model: PPMN, caches: FeatureCaches
+        self, sources: Sequence[Source], config: TrainConfig, model: Method, caches: FeatureCaches
     ) -> None:
         self.sources, self.config, self.caches = sources, config, caches
         self.model = model
@@ -80,6 +82,7 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
             for s, source in enumerate(sources)
             for i in range(len(source))
             if not held_out(source.annotation(i), config.validation_fraction)
+            and model.trains_on(source.annotation(i).file.stem)
         ]
         self.donors: list[list[int]] = [[] for _ in sources]
         for s, i in self.references:
@@ -127,7 +130,7 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
         return self.model.image_encoder.padded_size(*self.preprocess(epoch).size(image.height, image.width))
 
     def _item(self, sample: TrainingSample, source: Source, preprocess: Preprocess, mirrored: bool) -> Item:
-        encoder, text_encoder = self.model.image_encoder, self.model.text_encoder
+        encoder = self.model.image_encoder
         cached = self._cached(sample, source)
         size = preprocess.size(sample.image.height, sample.image.width)
         mirrors_features = mirrored and self.caches.image is not None
@@ -135,13 +138,29 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
         if cached.features is None:
             image = preprocess(ImageOps.mirror(sample.image) if mirrors_features else sample.image)
         captions = tuple(
-            text_encoder.tokenize(c.caption, [(p.start, p.end) for p in c.phrases]) for c in sample.captions
+            self.model.tokenize(c.caption, [(p.start, p.end) for p in c.phrases]) for c in sample.captions
         )
-        targets, valid = sample_targets(sample, size, encoder.padded_size(*size), encoder.stride, self.config)
-        absent = torch.tensor([p.absent for p in sample.phrases], dtype=torch.bool)
-        single = torch.tensor([sample.is_single(p) for p in sample.phrases], dtype=torch.bool)
-        name = f"{source.name}/{sample.annotation.file.name}"
-        return Item(name, image, captions, cached, targets, valid, absent, single, mirrors_features)
+        padded, step = encoder.padded_size(*size), encoder.stride / self.model.target_scale
+        targets, valid = sample_targets(sample, size, padded, step, self.config)
+        segments = None
+        if self.model.uses_segments:
+            segments = segment_targets(sample, source, size, padded, step)
+        flags = {
+            "absent": [p.absent for p in sample.phrases],
+            "single": [sample.is_single(p) for p in sample.phrases],
+            "thing": [p.isthing for p in sample.phrases],
+        }
+        return Item(
+            f"{source.name}/{sample.annotation.file.name}",
+            image,
+            captions,
+            cached,
+            targets,
+            valid,
+            **{name: torch.tensor(values, dtype=torch.bool) for name, values in flags.items()},
+            segments=segments,
+            mirrored=mirrors_features,
+        )
 
     def _cached(self, sample: TrainingSample, source: Source) -> CacheEntry:
         image_key = caption_key = ""
@@ -157,9 +176,9 @@ class TrainingSet(Dataset[Item | UnreadableSample]):
 
 
 def sample_targets(
-    sample: TrainingSample, size: Size, padded: Size, stride: int, config: TrainConfig
+    sample: TrainingSample, size: Size, padded: Size, step: float, config: TrainConfig
 ) -> tuple[Tensor, Tensor]:
-    """The mask of each phrase at the stride of the loss, and which pixels count.
+    """The mask of each phrase at the stride `step` of the loss, and which pixels count.
 
     The released code compares at half the stride of its maps and dilates the masks; the paper compares
     at their stride. Where padding does not count, pixels beyond the image are not valid.
@@ -169,60 +188,57 @@ def sample_targets(
         masks = targets_ppmn2022(sample.ids, rows, size, padded)
         valid = np.ones(masks.shape[1:], bool)
     else:
-        step = stride / target_scale(config)
-        beyond = [round(n * p / s) - n for n, p, s in zip(sample.ids.shape, padded, size, strict=True)]
-        ids = np.pad(sample.ids, ((0, beyond[0]), (0, beyond[1])), constant_values=IGNORE_ID)
-        map_size = (round(padded[0] / step), round(padded[1] / step))
-        masks, valid = targets_area(ids, rows, map_size, sample.ignore_ids)
+        masks, valid = _padded_targets(sample, rows, size, padded, step)
     return torch.from_numpy(masks), torch.from_numpy(valid)
 
 
-def target_scale(config: TrainConfig) -> int:
-    """How many pixels of a mask lie along a pixel of a map."""
-    return 2 if config.model.variant == "released" else 1
+def segment_targets(
+    sample: TrainingSample, source: Source, size: Size, padded: Size, step: float
+) -> SegmentTargets:
+    """All annotated segments of a sample at a stride; those that have no pixel left there are left out."""
+    stuff = {c.id for c in source.categories.values() if not c.isthing}
+    segments = sample.annotation.segments
+    found, valid = _padded_targets(sample, [(s.id,) for s in segments], size, padded, step)
+    kept = [n for n in range(len(segments)) if found[n].any()]
+    known = [segments[n] for n in kept]
+    members = [[s.id in p.segment_ids for s in known] for p in sample.phrases]
+    return SegmentTargets(
+        torch.from_numpy(found[kept]),
+        torch.tensor([s.category_id not in stuff and not s.iscrowd for s in known], dtype=torch.bool),
+        torch.tensor([s.category_id not in stuff and s.iscrowd for s in known], dtype=torch.bool),
+        torch.tensor(members, dtype=torch.bool).view(len(sample.phrases), len(known)),
+        torch.from_numpy(valid),
+        source.complete,
+        bool(stuff),
+    )
 
 
-@dataclass(frozen=True)
-class BatchTargets:
-    """What the maps of a batch are compared with, one row per query."""
+def _padded_targets(
+    sample: TrainingSample, rows: Rows, size: Size, padded: Size, step: float
+) -> tuple[Mask, Mask]:
+    """Masks of rows of segments at a stride, and valid pixels; beyond the image nothing is valid."""
+    beyond = [round(n * p / s) - n for n, p, s in zip(sample.ids.shape, padded, size, strict=True)]
+    ids = np.pad(sample.ids, ((0, beyond[0]), (0, beyond[1])), constant_values=IGNORE_ID)
+    map_size = (round(padded[0] / step), round(padded[1] / step))
+    return targets_area(ids, rows, map_size, sample.ignore_ids)
 
-    Y: Tensor  # (M, h', w')
-    valid: Tensor | None  # (M, h', w'); None where padding counts
-    absent: Tensor  # bool (M,)
-    single: Tensor  # bool (M,)
 
-    @classmethod
-    def of(cls, items: Sequence[Item], config: TrainConfig) -> "BatchTargets":
-        """Each phrase's mask for each of its queries, padded to the largest image."""
-        height, width = (max(item.valid.shape[axis] for item in items) for axis in (0, 1))
-        Y, valid, absent, single = [], [], [], []
-        for item in items:
-            rows = torch.tensor(item.rows(config.model.query), dtype=torch.long)
-            padding = (0, width - item.valid.shape[1], 0, height - item.valid.shape[0])
-            Y.append(fn.pad(item.targets.repeat_interleave(rows, 0), padding))
-            valid.append(fn.pad(item.valid, padding).expand(int(rows.sum()), -1, -1))
-            absent.append(item.absent.repeat_interleave(rows))
-            single.append(item.single.repeat_interleave(rows))
-        valid_rows = None if config.model.count_padding else torch.cat(valid).float()
-        return cls(torch.cat(Y).float(), valid_rows, torch.cat(absent), torch.cat(single))
-
-    def to(self, device: torch.device, dtype: torch.dtype) -> "BatchTargets":
-        """The same on another device."""
-        valid = None if self.valid is None else self.valid.to(device, dtype)
-        return BatchTargets(self.Y.to(device, dtype), valid, self.absent.to(device), self.single.to(device))
-
-    def inside(self, token_stride: int) -> Tensor:
-        """How much of each token the masks cover, relative to the token they cover most: (M, n).
-
-        A token is `token_stride` pixels of the masks wide.
-        """
-        covered = fn.avg_pool2d(self.Y[:, None], token_stride).flatten(1)
-        return covered / covered.amax(1, keepdim=True).clamp(min=1e-6)
-
-    @property
-    def pixels(self) -> float:
-        """How many pixels count, over all rows."""
-        return float(self.Y.numel() if self.valid is None else self.valid.sum(dtype=torch.float64))
+def batch_targets(items: Sequence[Item], config: TrainConfig) -> BatchTargets:
+    """Each phrase's mask for each of its queries, padded to the largest image."""
+    height, width = (max(item.valid.shape[axis] for item in items) for axis in (0, 1))
+    Y, valid, absent, single, thing = [], [], [], [], []
+    for item in items:
+        rows = torch.tensor(item.rows(config.model.query), dtype=torch.long)
+        padding = (0, width - item.valid.shape[1], 0, height - item.valid.shape[0])
+        Y.append(fn.pad(item.targets.repeat_interleave(rows, 0), padding))
+        valid.append(fn.pad(item.valid, padding).expand(int(rows.sum()), -1, -1))
+        absent.append(item.absent.repeat_interleave(rows))
+        single.append(item.single.repeat_interleave(rows))
+        thing.append(item.thing.repeat_interleave(rows))
+    valid_rows = None if config.model.count_padding else torch.cat(valid).float()
+    return BatchTargets(
+        torch.cat(Y).float(), valid_rows, torch.cat(absent), torch.cat(single), torch.cat(thing)
+    )
 
 
 def epoch_batches(data: TrainingSet, epoch: int, batch_size: int) -> list[list[int]]:

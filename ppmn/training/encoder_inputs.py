@@ -2,30 +2,71 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ppmn.config import Augment, TrainConfig
+from ppmn.config import Augment, Precision, TrainConfig
+from ppmn.distributed import sum_over_processes
 from ppmn.errors import InputError
-from ppmn.model.network import PPMN
+from ppmn.model.method import BatchTargets, Method, TrainingBatch
 from ppmn.model.pyramid import Features
-from ppmn.training.dataset import Item
+from ppmn.training.dataset import Item, batch_targets
 from ppmn.training.feature_cache import FeatureCache, FeatureCaches, encoder_fingerprint
 from ppmn.training.sources import Source
 
 WORD_PIECES = 80  # of a narrative, about
 
 
+@dataclass(frozen=True)
+class StepTargets:
+    """The targets of a part of a step, and the counts of the whole step that means are taken over."""
+
+    targets: BatchTargets
+    rows: float
+    pixels: float
+    size: float  # images
+
+
+def step_targets(batches: Sequence[Sequence[Item]], config: TrainConfig) -> list[StepTargets]:
+    """The targets of the parts of a step; unless `per_process`, counts are of all processes."""
+    targets = [batch_targets(batch, config) for batch in batches]
+    rows, pixels = float(sum(len(t.Y) for t in targets)), sum(t.pixels for t in targets)
+    counts = [rows, pixels, float(sum(map(len, batches)))]
+    if not config.per_process:
+        counts = sum_over_processes(*counts)
+    return [StepTargets(target, *counts) for target in targets]
+
+
+def training_batch(
+    model: Method, caches: FeatureCaches, items: Sequence[Item], step: StepTargets, precision: Precision
+) -> TrainingBatch:
+    """What a method computes its loss from."""
+    parameter = next(p for p in model.parameters() if p.requires_grad)
+    device, dtype = parameter.device, parameter.dtype
+    return TrainingBatch(
+        image_inputs(items, model, caches.image, device),
+        [caption for item in items for caption in item.captions],
+        [len(item.captions) for item in items],
+        cached_words(items, model, caches.text, device),
+        step.targets.to(device, dtype),
+        [item.segments.to(device) for item in items if item.segments],
+        step.pixels,
+        step.rows,
+        step.size,
+        precision,
+    )
+
+
 def open_caches(
-    config: TrainConfig, folder: Path | None, model: PPMN, sources: Sequence[Source]
+    config: TrainConfig, folder: Path | None, model: Method, sources: Sequence[Source]
 ) -> FeatureCaches:
     """Caches of the frozen encoders; refused where cached features would differ from fresh ones."""
     if folder is None:
         return FeatureCaches()
-    part, description = model.image_encoder.frozen_part()
+    part, description = model.feature_encoder.frozen_part()
     frozen = not any(p.requires_grad for p in part.parameters())
     if not frozen and config.lr_text > 0:
         raise InputError("both encoders are trained: there is nothing to cache")
@@ -46,7 +87,7 @@ def open_caches(
     return FeatureCaches(image, text)
 
 
-def _check_images_repeat(config: TrainConfig, model: PPMN, sources: Sequence[Source]) -> None:
+def _check_images_repeat(config: TrainConfig, model: Method, sources: Sequence[Source]) -> None:
     if replace(config.augment, mirror=False) != Augment() and not config.augment.fixed:
         raise InputError(f"images change every epoch ({config.augment}): they cannot be cached")
     if config.small_epochs:
@@ -65,7 +106,7 @@ def _check_images_repeat(config: TrainConfig, model: PPMN, sources: Sequence[Sou
             )
 
 
-def _feature_count(config: TrainConfig, model: PPMN, sources: Sequence[Source]) -> int:
+def _feature_count(config: TrainConfig, model: Method, sources: Sequence[Source]) -> int:
     """How many numbers the image cache will hold."""
     counts: dict[Path, int] = {}
     for source in sources:
@@ -74,12 +115,12 @@ def _feature_count(config: TrainConfig, model: PPMN, sources: Sequence[Source]) 
         for index in range(len(source)):
             image = source.annotation(index)
             size = model.preprocess.size(image.height, image.width)
-            counts[image.file] = copies * model.image_encoder.feature_count(*size)
+            counts[image.file] = copies * model.feature_encoder.feature_count(*size)
     return sum(counts.values())
 
 
 def image_inputs(
-    items: Sequence[Item], model: PPMN, cache: FeatureCache | None, device: torch.device
+    items: Sequence[Item], model: Method, cache: FeatureCache | None, device: torch.device
 ) -> Sequence[Tensor] | Sequence[Features]:
     """The images, or with a cache their features; those that it does not have are computed and written."""
     if cache is None:
@@ -89,7 +130,7 @@ def image_inputs(
         features = item.cached.features
         if features is None and item.image is not None:
             with torch.no_grad():
-                (computed,) = model.image_encoder.features([item.image.to(device)])
+                (computed,) = model.feature_encoder.features([item.image.to(device)])
             features = cache.write(item.cached.image_key, computed)
         own = {name: value.to(device).float() for name, value in (features or {}).items()}
         inputs.append({name: _mirrored(value) for name, value in own.items()} if item.mirrored else own)
@@ -102,7 +143,7 @@ def _mirrored(features: Tensor) -> Tensor:
 
 
 def cached_words(
-    items: Sequence[Item], model: PPMN, cache: FeatureCache | None, device: torch.device
+    items: Sequence[Item], model: Method, cache: FeatureCache | None, device: torch.device
 ) -> list[Tensor] | None:
     """The outputs of the text encoder for all captions, written where missing; None: they are not cached."""
     if cache is None or not all(item.cached.caption_key for item in items):

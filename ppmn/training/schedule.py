@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ppmn.config import TrainConfig
 
-Parameters = Mapping[str, nn.Parameter]
+Parameters = Mapping[str, Tensor]
 
 
 def parameter_groups(config: TrainConfig, parameters: Parameters) -> list[dict[str, Any]]:
@@ -26,7 +26,15 @@ def parameter_groups(config: TrainConfig, parameters: Parameters) -> list[dict[s
         mine = [left.pop(name) for name in list(left) if name.startswith(f"{part}.")]
         if mine:
             groups.append({"params": mine, "base": rate, "part": part})
+    if left:  # of a method without a head
+        groups.append({"params": list(left.values()), "base": config.lr, "part": "method"})
     return groups
+
+
+def batch_statistics(model: nn.Module) -> dict[str, Tensor]:
+    """Running means and variances of batch norms, which training changes without a gradient."""
+    norms = {n: m for n, m in model.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)}
+    return {f"{n}.{name}": value for n, m in norms.items() for name, value in m.named_buffers()}
 
 
 def learning_rate(config: TrainConfig, part: str, base: float, *, epoch: int, step: int, steps: int) -> float:

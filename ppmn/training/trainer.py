@@ -31,21 +31,19 @@ from ppmn.distributed import (
 )
 from ppmn.errors import InputError
 from ppmn.model.folder import MODEL_FILE, save_model, sha256
-from ppmn.model.network import PPMN
-from ppmn.training.batch_loss import BatchLoss, batch_loss
-from ppmn.training.dataset import (
-    BatchTargets,
-    Item,
-    TrainingSet,
-    UnreadableSample,
-    epoch_batches,
-    read_batches,
-)
-from ppmn.training.encoder_inputs import open_caches
+from ppmn.model.method import Method, MethodLoss
+from ppmn.training.dataset import Item, TrainingSet, UnreadableSample, epoch_batches, read_batches
+from ppmn.training.encoder_inputs import StepTargets, open_caches, step_targets, training_batch
 from ppmn.training.initial import initial_model
 from ppmn.training.interrupt import held_interrupt
 from ppmn.training.run_folder import Progress, RunFolder
-from ppmn.training.schedule import WeightAverage, copy_weights, learning_rate, parameter_groups
+from ppmn.training.schedule import (
+    WeightAverage,
+    batch_statistics,
+    copy_weights,
+    learning_rate,
+    parameter_groups,
+)
 from ppmn.training.sources import open_training_sources
 from ppmn.training.tracking import LogKind
 from ppmn.training.validation import validate, validation_narratives
@@ -94,11 +92,12 @@ class Trainer:
     """One run: its network, data, optimizer and progress."""
 
     def __init__(
-        self, config: TrainConfig, model: PPMN, data: TrainingSet, folder: RunFolder, *, skip_bad: int = 0
+        self, config: TrainConfig, model: Method, data: TrainingSet, folder: RunFolder, *, skip_bad: int = 0
     ) -> None:
         self.config, self.model, self.data, self.folder = config, model, data, folder
         self.skip_bad, self.progress, self.device = skip_bad, Progress(), process_device()
         self.trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.statistics = batch_statistics(model)
         self.average = WeightAverage(self.trained, config.ema_decay)
         groups = parameter_groups(config, self.trained)
         self.optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
@@ -147,41 +146,38 @@ class Trainer:
 
     def step(self, items: list[Item], steps: int) -> dict[str, Any]:
         """One optimizer step on this process's part of a batch, of `steps` in all; a line for the log."""
-        config, progress, started = self.config, self.progress, time.perf_counter()
+        config, progress, started = self.config, self.progress, (time.perf_counter(), time.process_time())
         torch.manual_seed((config.seed * 1_000_003 + progress.total) * 1_009 + process_rank())
         self.set_modes()
         self.set_rates(steps)
         batches = [part for n in range(config.accumulate) if (part := items[n :: config.accumulate])]
-        targets = [BatchTargets.of(batch, config) for batch in batches]
-        rows, pixels = float(sum(len(t.Y) for t in targets)), sum(t.pixels for t in targets)
-        if not config.per_process:
-            rows, pixels = sum_over_processes(rows, pixels)
+        targets = step_targets(batches, config)
         self.optimizer.zero_grad(set_to_none=True)
-        bce = dice = point = 0.0
+        terms: dict[str, float] = {}
         scale = 1 if config.per_process else process_count()  # DDP takes the mean over processes
         for number, (batch, target) in enumerate(zip(batches, targets, strict=True), 1):
             with self.gradient_sync(number == len(batches)):
-                loss = self.loss(batch, target, pixels, rows)
+                loss = self.loss(batch, target)
                 (loss.total * scale).backward()
-            bce += sum(float(part.bce.detach()) for part in loss.rounds)
-            dice += sum(float(part.dice.detach()) for part in loss.rounds)
-            point += float(loss.pointing.detach())
+            for name, value in loss.terms.items():
+                terms[name] = terms.get(name, 0.0) + value
         means = process_count() if config.per_process else 1
-        bce, dice, point = (value / means for value in sum_over_processes(bce, dice, point))
-        total = bce + dice + point
+        sums = sum_over_processes(*terms.values())
+        terms = {name: value / means for name, value in zip(terms, sums, strict=True)}
+        total = sum(terms.values())
         if not math.isfinite(total):
             names = ", ".join(item.name for item in items)
             raise InputError(f"the loss is {total} at step {progress.total} on the images {names}")
         self.update()
-        line = {"total": progress.total, "epoch": progress.epoch, "rows": rows}
-        line |= {"seconds": round(time.perf_counter() - started, 3), "loss": total}
-        return line | {"bce": bce, "dice": dice, "point": point, "lr": self.optimizer.param_groups[0]["lr"]}
+        line = {"total": progress.total, "epoch": progress.epoch, "rows": targets[0].rows}
+        line |= {"seconds": round(time.perf_counter() - started[0], 3), "loss": total}
+        line |= {"core_seconds": round(time.process_time() - started[1], 3)}
+        return line | terms | {"lr": self.optimizer.param_groups[0]["lr"]}
 
-    def loss(self, items: Sequence[Item], targets: BatchTargets, pixels: float, rows: float) -> BatchLoss:
-        """The loss of a part of a batch, as parts of means over `pixels` and `rows`."""
-        return batch_loss(
-            self.network, self.model, self.data.caches, items, targets, self.config, pixels, rows
-        )
+    def loss(self, items: Sequence[Item], targets: StepTargets) -> MethodLoss:
+        """The loss of a part of a batch, as part of the loss of the whole step."""
+        batch = training_batch(self.model, self.data.caches, items, targets, self.config.precision)
+        return self.model.loss(batch, self.network)
 
     def readable(self, samples: Sequence[Item | UnreadableSample]) -> list[Item]:
         """The samples that could be read; more unreadable ones than allowed end the run."""
@@ -239,7 +235,8 @@ class Trainer:
             if overall > progress.best:
                 progress.best = overall
                 if main:
-                    weights = {name: p.detach().cpu().clone() for name, p in self.trained.items()}
+                    own = {**self.trained, **self.statistics}
+                    weights = {name: p.detach().cpu().clone() for name, p in own.items()}
                     self.folder.save_best(weights)
 
     def save(self) -> None:
@@ -248,6 +245,7 @@ class Trainer:
             state = {
                 "trained": {name: p.detach() for name, p in self.trained.items()},
                 "average": self.average.values,
+                "statistics": self.statistics,
                 "optimizer": self.optimizer.state_dict(),
             }
             self.folder.save(self.progress, state, self.config.keep_checkpoints)
@@ -260,6 +258,7 @@ class Trainer:
             if set(state["trained"]) != set(self.trained):
                 raise InputError(f"the checkpoint in {self.folder.folder} is of another network")
             copy_weights(self.trained, state["trained"])
+            copy_weights(self.statistics, state.get("statistics", {}))  # none in older checkpoints
             self.average.values = {name: v.to(self.device) for name, v in state["average"].items()}
             self.optimizer.load_state_dict(state["optimizer"])
         if is_main_process():
@@ -268,7 +267,7 @@ class Trainer:
     def finish(self) -> None:
         """Write the best network by validation, or the last one if there was no validation."""
         with self.average.applied():
-            copy_weights(self.trained, self.folder.best() or {})
+            copy_weights({**self.trained, **self.statistics}, self.folder.best() or {})
             save_model(self.model, self.folder.folder)
         _log.info(f"the network is in {self.folder.folder}")
 

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ppmn.config import TrainConfig
 from ppmn.data.narratives import Narrative
 from ppmn.data.partition import held_out
 from ppmn.data.targets import full_masks
-from ppmn.evaluation.evaluate import evaluate, model_answers
+from ppmn.evaluation.evaluate import evaluate
 from ppmn.evaluation.figures import SheetRow, sheet
+from ppmn.evaluation.region_rows import own_answers
 from ppmn.grounding.grounder import Grounder
 from ppmn.images import read_image
-from ppmn.model.network import PPMN
+from ppmn.model.method import Method
 from ppmn.training.sources import Source
 
 SHEET_ROWS = 6
@@ -34,15 +36,16 @@ def validation_narratives(sources: Sequence[Source], config: TrainConfig) -> dic
 
 
 def validate(
-    model: PPMN, narratives: Mapping[str, Sequence[Narrative]], sheet_file: Path | None = None
+    model: Method, narratives: Mapping[str, Sequence[Narrative]], sheet_file: Path | None = None
 ) -> dict[str, float | None]:
     """Average Recall of every split, protocol `full`; a few of the narratives are drawn as a sheet."""
     grounder = Grounder(model, device=str(next(model.parameters()).device))
-    scores = evaluate(model_answers(grounder), narratives).metric.compute()
+    scores = evaluate(own_answers(grounder), narratives).metric.compute()
     if sheet_file is not None:
         everything = [n for source in narratives.values() for n in source]
         step = max(1, len(everything) // SHEET_ROWS)
-        sheet([sheet_row(grounder, narrative) for narrative in everything[::step][:SHEET_ROWS]], sheet_file)
+        rows = [sheet_row(grounder, narrative) for narrative in everything[::step][:SHEET_ROWS]]
+        sheet(rows, sheet_file)
     return scores.average_recall
 
 
@@ -51,5 +54,6 @@ def sheet_row(grounder: Grounder, narrative: Narrative) -> SheetRow:
     image, phrases = read_image(narrative.image.file), narrative.grounded
     spans = [(p.start, p.end) for p in phrases]
     truth = full_masks(narrative.image.ids(), [p.segment_ids for p in phrases])
-    maps = grounder.response_maps(image, narrative.caption, spans)
-    return SheetRow(image, narrative.caption, spans, list(truth), [m > grounder.threshold for m in maps])
+    only_grounded = replace(narrative, phrases=phrases)
+    masks = [mask for mask, _ in own_answers(grounder)("", only_grounded) if mask is not None]
+    return SheetRow(image, narrative.caption, spans, list(truth), masks)
