@@ -31,7 +31,8 @@ Answer = tuple[Mask, float]
 
 def own_answers(grounder: Grounder) -> Answers:
     """What a model answers; of one that only proposes, the best region of each annotated segment."""
-    model = getattr(grounder.runtime, "model", None)  # None on ONNX Runtime, which runs PPMN only
+    runtime = getattr(grounder, "runtime", None)
+    model = getattr(runtime, "model", None)  # None on ONNX Runtime, which runs PPMN only
     if isinstance(model, TwoStageSmall) and model.config.stage == "one":
         return oracle_answers(grounder)
     return model_answers(grounder)

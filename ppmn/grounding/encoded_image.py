@@ -156,7 +156,7 @@ class EncodedImage:
             >>> encoded = ppmn.load("compact", device="cpu").encode(np.zeros((48, 64, 3), np.uint8))
             >>> maps = encoded.maps("a dog", [(2, 5)])
             >>> len(maps.H)
-            3
+            4
         """
         return self.runtime.ground(self.features, caption, spans)
 

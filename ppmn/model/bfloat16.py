@@ -11,22 +11,29 @@ import torch
 _SECONDS = 10  # after which a trial is given up
 
 
-@cache
 def has_bfloat16() -> bool:
-    """Whether the processor has bfloat16 instructions that run; without them bfloat16 is slower than float32.
+    """Whether the processor has bfloat16 instructions that run; without them bfloat16 is slower than float32."""
+    return _announces_bfloat16() and not bfloat16_faults()
 
-    Some virtual machines announce instructions that end the process, so a product is tried in a child.
+
+@cache
+def bfloat16_faults() -> bool:
+    """Whether products in bfloat16 end the process, tried in a child.
+
+    Some virtual machines announce instructions that they do not run.
     """
-    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing before torch 2.8
-    if not (known.get("avx512_bf16") or known.get("amx_bf16")):
+    if not _announces_bfloat16() or not hasattr(os, "fork"):
         return False
-    if not hasattr(os, "fork"):
-        return True
     child = os.fork()
     if child == 0:
         signal.signal(signal.SIGILL, signal.SIG_DFL)  # no report of a fault that is expected
         _try_product()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+def _announces_bfloat16() -> bool:
+    known: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing before torch 2.8
+    return bool(known.get("avx512_bf16") or known.get("amx_bf16"))
 
 
 def _try_product() -> None:

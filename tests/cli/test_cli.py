@@ -45,7 +45,8 @@ def test_every_argument_has_a_help_text() -> None:
 def test_output_option_is_named_alike_everywhere() -> None:
     outputs = [(parser.prog, action) for parser, action in parsers() if action.dest in ("out", "output")]
     assert {tuple(action.option_strings[:2]) for _, action in outputs} == {("-o", "--out")}
-    commands = {"ground", "export", "convert", "data scenes", "data narrate", "train", "evaluate", "ablate"}
+    commands = {"ground", "export", "convert", "data scenes", "data narrate", "train", "evaluate", "compare"}
+    commands.add("ablate")
     assert {prog.removeprefix("ppmn ") for prog, _ in outputs} == commands
 
 
@@ -166,7 +167,7 @@ def test_evaluate_needs_no_extra_but_for_curves(
 ) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     core = {re.split("[>=<]", name)[0] for name in project["dependencies"]}
-    extras = {"pyarrow", "matplotlib", "tensorboard", "supervision", "onnx", "fastapi"} - core
+    extras = {"matplotlib", "tensorboard", "supervision", "onnx", "fastapi"} - core
     for package in extras:
         for module in [name for name in sys.modules if name.split(".")[0] == package]:
             monkeypatch.delitem(sys.modules, module)

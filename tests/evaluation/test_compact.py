@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image, ImageDraw
+from support.precision import uses_bfloat16
 
 import ppmn
 from ppmn.cli import main
 from ppmn.demo import main as demo
-from ppmn.model.bfloat16 import has_bfloat16
 from ppmn.model.folder import model_folder
 from ppmn.samples import sample_image
 
@@ -26,7 +26,7 @@ def test_sky_is_above_grass() -> None:
     assert grass.response[lower].mean() > grass.response[upper].mean()
 
 
-@pytest.mark.skipif(not has_bfloat16(), reason="the processor has no bfloat16 instructions that run")
+@uses_bfloat16
 def test_bfloat16_masks_are_close_to_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     image, narrative = sample_image("motorcycle")
     found = []

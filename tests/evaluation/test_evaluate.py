@@ -82,7 +82,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Fake:
     """A model that reads the segment ids from the pixels and answers as its name says."""
 
-    def __init__(self, name: str, sides: tuple[int, int] = (800, 1333)):
+    def __init__(self, name: str, sides: tuple[int, int] = (800, 1333), **_: Any):
         self.name, self.threshold, self.preprocess = name, 0.4, Preprocess(*sides)
 
     def response_maps(

@@ -76,7 +76,7 @@ class Fake:
 
     name, threshold = "left", 0.5
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         self.encoded = 0
 
     def encode(self, file: Path) -> Encoded:
@@ -108,7 +108,7 @@ def test_an_image_is_encoded_once(root: Path):
 
 def test_a_random_model_from_end_to_end(root: Path, text: Path, tmp_path: Path, monkeypatch):
     grounder = Grounder(small_ppmn(text), device="cpu", name="random")
-    monkeypatch.setattr(ppmn, "load", lambda name: grounder)
+    monkeypatch.setattr(ppmn, "load", lambda name, **_: grounder)
     counts = {}
     for part in ("all", "train", "validation"):
         out = tmp_path / f"{part}.json"

@@ -44,7 +44,7 @@ def test_what_apples_gpu_does_not_support_runs_on_the_cpu(
 
     monkeypatch.setattr(type(model), "to", to)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "ppmn"):
-        patch.setattr(type(model), "forward", forward)
+        patch.setattr(type(model), "ground", forward)
         grounder = Grounder(model, device="mps")
     assert grounder.device == "cpu" and places == ["mps", "cpu"]
     (record,) = caplog.records

@@ -21,10 +21,10 @@ def test_bfloat16_is_used_only_if_a_trial_survives(
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True}, raising=False)
     monkeypatch.setattr(bfloat16, "_try_product", trial)
-    assert bfloat16.has_bfloat16.__wrapped__() is works
+    assert bfloat16.bfloat16_faults.__wrapped__() is not works
 
 
 def test_bfloat16_is_not_tried_without_its_instructions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx2": True}, raising=False)
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("a trial was started"), raising=False)
-    assert not bfloat16.has_bfloat16.__wrapped__()
+    assert not bfloat16.bfloat16_faults.__wrapped__() and not bfloat16.has_bfloat16()

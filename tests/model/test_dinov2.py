@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 from support.models import bert_folder, random_images, small_config, small_ppmn
+from support.precision import uses_bfloat16
 
 from experiments.measure_compact import load_mean
 from ppmn.config import DINOv2Config
@@ -57,6 +58,7 @@ def test_batch_equals_singles(blocks: int) -> None:
     assert together.valid_sizes == ValidSizes(((2, 3), (2, 3), (3, 2)), stride=8)
 
 
+@uses_bfloat16
 @pytest.mark.parametrize("tokens", [1, QUERY_CHUNK, 2 * QUERY_CHUNK + 3])
 def test_bfloat16_attention_is_near_float32_attention(encoder: DINOv2FPN, tokens: int) -> None:
     torch.manual_seed(3)
@@ -68,6 +70,7 @@ def test_bfloat16_attention_is_near_float32_attention(encoder: DINOv2FPN, tokens
     assert torch.allclose(ours.float(), wanted.transpose(1, 2), atol=0.03)
 
 
+@uses_bfloat16
 def test_bfloat16_encoding_is_near_float32_encoding(encoder: DINOv2FPN) -> None:
     images = random_images((56, 84), (84, 56))
     with torch.inference_mode():
@@ -80,6 +83,7 @@ def test_bfloat16_encoding_is_near_float32_encoding(encoder: DINOv2FPN) -> None:
         assert (level - wanted).norm() < 0.05 * wanted.norm()
 
 
+@uses_bfloat16
 def test_bfloat16_only_where_the_processor_is_faster_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import torch
 import torch.multiprocessing as mp
 from safetensors.torch import load_file
 from support.models import small_config
+from support.precision import uses_bfloat16
 from support.training import SMALL, arguments, items, small_run, tiny
 
 from ppmn.cli import main
@@ -194,6 +195,7 @@ def test_rates_are_halved_from_epoch_ten(scenes: Path, text: Path, tmp_path: Pat
     assert {rate for _, rate in rates} == {1e-5}
 
 
+@uses_bfloat16
 def test_bfloat16_losses_are_close_to_float32(scenes: Path, text: Path, tmp_path: Path) -> None:
     losses = {}
     for precision in ("float32", "bfloat16"):
