@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
+from ppmn.errors import InputError
+
 _SECONDS = 10  # after which a trial is given up
 
 
 def has_bfloat16() -> bool:
-    """Whether the processor has bfloat16 instructions that run; without them bfloat16 is slower than float32."""
+    """Whether the processor has bfloat16 instructions that run; without them float32 is faster."""
     return _announces_bfloat16() and not bfloat16_faults()
 
 
@@ -29,6 +31,14 @@ def bfloat16_faults() -> bool:
         signal.signal(signal.SIGILL, signal.SIG_DFL)  # no report of a fault that is expected
         _try_product()
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0
+
+
+def require_bfloat16(device: torch.device) -> None:
+    """Refuse a device that cannot train in bfloat16."""
+    if device.type == "cuda" and not torch.cuda.is_bf16_supported():
+        raise InputError("precision is bfloat16, which this GPU does not support; set precision=float32")
+    if device.type == "cpu" and bfloat16_faults():
+        raise InputError("precision is bfloat16, whose instructions fault here; set precision=float32")
 
 
 def _announces_bfloat16() -> bool:

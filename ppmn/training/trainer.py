@@ -30,7 +30,7 @@ from ppmn.distributed import (
     sum_over_processes,
 )
 from ppmn.errors import InputError
-from ppmn.model.bfloat16 import bfloat16_faults
+from ppmn.model.bfloat16 import require_bfloat16
 from ppmn.model.folder import MODEL_FILE, save_model, sha256
 from ppmn.model.method import Method, MethodLoss
 from ppmn.training.dataset import Item, TrainingSet, UnreadableSample, epoch_batches, read_batches
@@ -68,12 +68,8 @@ def train(
     With `init`, start from `read_config(init)` and change fields of it: `config.model` is compared with it.
     """
     folder, device = RunFolder(out, log_to), process_device()
-    if config.precision == "bfloat16" and device.type == "cuda" and not torch.cuda.is_bf16_supported():
-        raise InputError("precision is bfloat16, which this GPU does not support; set precision=float32")
-    if config.precision == "bfloat16" and device.type == "cpu" and bfloat16_faults():
-        raise InputError(
-            "precision is bfloat16, whose instructions fault on this processor; set precision=float32"
-        )
+    if config.precision == "bfloat16":
+        require_bfloat16(device)
     threads = folder.threads() or torch.get_num_threads()
     torch.set_num_threads(threads)
     torch.manual_seed(config.seed)
