@@ -28,6 +28,7 @@ from ppmn.model.locate import sha256
 
 _log = logging.getLogger(__name__)
 OLDEST = (1, 20)  # version of ONNX Runtime
+_VERSION = 2  # of the cache, counted up when sessions are built from the same files in another way
 _DIGESTS = "sha256.json"  # of an entry's files
 _KEPT = 4  # entries of the cache, those used last
 Weights = Mapping[str, NDArray[Any]]
@@ -102,7 +103,7 @@ def onnxruntime() -> Any:
 
 
 def _key(graphs: Mapping[str, GraphFile], digests: Sequence[str]) -> str:
-    made_by = [__version__, onnxruntime().__version__, platform.system(), platform.machine()]
+    made_by = [_VERSION, __version__, onnxruntime().__version__, platform.system(), platform.machine()]
     content = [made_by, {name: sha256(graph.path) for name, graph in graphs.items()}, list(digests)]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 
@@ -169,8 +170,6 @@ def _options(threads: int | None) -> Any:
     options = onnxruntime().SessionOptions()
     options.log_severity_level = 3  # errors only
     options.intra_op_num_threads = threads or 0
-    # processors without VNNI would overflow in products of 8 bits
-    options.add_session_config_entry("session.x64quantprecision", "1")
     return options
 
 

@@ -54,8 +54,11 @@ def read_weights(files: Sequence[WeightFile], names: Sequence[str]) -> dict[str,
 
 
 def quantize(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Integers (C_in, C_out) and a scale per output of the weights (C_out, C_in) of a linear layer."""
-    scale = np.maximum(np.abs(weight).max(1), 1e-12) / 127
+    """Integers (C_in, C_out) and a scale per output of the weights (C_out, C_in) of a linear layer.
+
+    They lie between -63 and 63, because processors without VNNI add two products in 16 bits.
+    """
+    scale = np.maximum(np.abs(weight).max(1), 1e-12) / 63
     integers = np.rint(weight / scale[:, None]).astype(np.int8)
     return np.ascontiguousarray(integers.T), scale.astype(np.float32)
 

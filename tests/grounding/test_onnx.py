@@ -207,7 +207,7 @@ def test_linear_layers_in_8_bits(tmp_path: Path) -> None:
     with torch.no_grad():
         ours, full = layer(x[:, :17]), linear(x[:, :17])
     np.testing.assert_allclose(found, ours, atol=1e-5)
-    assert (ours - full).norm() < 0.02 * full.norm()
+    assert (ours - full).norm() < 0.03 * full.norm()
 
 
 def agreement(ours: Grounder, theirs: Grounder, images: int) -> tuple[int, int]:
