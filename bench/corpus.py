@@ -12,6 +12,8 @@ import os
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -139,10 +141,11 @@ def growth(model: str, count: int, folder: Path) -> None:
 
 
 class Watch:
-    """Memory and CPU time of this process and of Ray's actors, sampled ten times per second (Linux)."""
+    """Memory and CPU time of this process, or of the actors of a run, ten times per second (Linux)."""
 
     def __init__(self, shards: Path | None = None) -> None:
-        self.shards, self.memory, self.cpu = shards, 0.0, [(0, 0.0)]
+        self.shards, self.others = shards, set(_actors())
+        self.memory, self.cpu = 0.0, [(0, 0.0)]
         self.stopped = threading.Event()
         self.thread = threading.Thread(target=self._watch, daemon=True)
 
@@ -155,27 +158,27 @@ class Watch:
         self.thread.join()
 
     def _watch(self) -> None:
+        ticks: dict[str, int] = {}
         while not self.stopped.wait(0.1):
             written = len(list(self.shards.glob("*.parquet"))) if self.shards else 0
-            memory, cpu = _usage(own=self.shards is None)
-            self.memory = max(self.memory, memory)
-            if cpu >= self.cpu[-1][1]:  # less once the actors have ended
-                self.cpu.append((written, cpu))
+            processes = set(_actors()) - self.others if self.shards else {str(os.getpid())}
+            pages = 0
+            for process in processes:
+                with suppress(OSError):  # it has ended
+                    fields = Path(f"/proc/{process}/statm").read_text().split()
+                    pages += int(fields[1]) - int(fields[2])  # resident without shared pages
+                    times = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                    ticks[process] = int(times[11]) + int(times[12])
+            self.memory = max(self.memory, pages * 4096 / 1e6)
+            self.cpu.append((written, sum(ticks.values()) / os.sysconf("SC_CLK_TCK")))
 
 
-def _usage(own: bool) -> tuple[float, float]:
-    """MB of private memory and seconds of CPU time, of this process or of Ray's actors."""
-    pages = ticks = 0
+def _actors() -> Iterator[str]:
+    """The ids of all processes that are actors of Ray Data."""
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            actor = b"MapWorker" in (folder / "cmdline").read_bytes()
-            if actor if not own else folder.name == str(os.getpid()):
-                fields = (folder / "statm").read_text().split()
-                pages += int(fields[1]) - int(fields[2])  # resident without shared pages
-                ticks += sum(map(int, (folder / "stat").read_text().rpartition(")")[2].split()[11:13]))
-        except OSError:
-            continue
-    return pages * 4096 / 1e6, ticks / os.sysconf("SC_CLK_TCK")
+        with suppress(OSError):
+            if b"MapWorker" in (folder / "cmdline").read_bytes():
+                yield folder.name
 
 
 if __name__ == "__main__":
