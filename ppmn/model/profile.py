@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
@@ -16,6 +16,7 @@ from ppmn.config import ModelConfig
 from ppmn.errors import InputError
 from ppmn.model.folder import build_image_encoder
 from ppmn.model.network import Head
+from ppmn.model.pointing import Pointing
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ImageEncoder, Pyramid
 from ppmn.model.text import TextEncoder
@@ -76,15 +77,19 @@ def profile(
         raise InputError(f"{queries} phrases; there must be at least 1")
     size = Preprocess(min(size), max(size), encoder.multiple).size(*size)
     with torch.device("meta"):
-        head = Head(encoder.channels, bert.config.hidden_size, config)
+        head = Head(encoder.channels, bert.config.hidden_size, config, encoder.token_channels)
     pyramid, image = _image_cost(encoder, size)
     ours = {"image encoder": image, "text encoder": _text_cost(bert, pieces)}
+    pointing, head.pointing = head.pointing, None
     ours |= _head_costs(head, pyramid, queries)
     released = _released_costs(size, queries, pieces)
     padded = _released_costs(size, _RELEASED_QUERIES, _RELEASED_PIECES)
     modules: dict[str, list[Any]] = {"image encoder": [encoder], "text encoder": [bert], "neck": [head.neck]}
     modules["matching"] = [head.project_pixels[0], head.project_phrases]
     modules |= {f"round {n + 1}": [head.project_pixels[n + 1], r] for n, r in enumerate(head.rounds)}
+    if pointing is not None:
+        modules["point and draw"] = [pointing]
+        ours["point and draw"] = _pointing_cost(pointing, pyramid, bert.config.hidden_size, queries, pieces)
     parts = [
         PartCost(part, _stored(modules[part]), cost, released.get(part, 0), padded.get(part, 0))
         for part, cost in ours.items()
@@ -173,3 +178,18 @@ def _head_costs(head: Head, pyramid: Pyramid, queries: int) -> dict[str, float]:
     match = (found["Global"] - inside) / len(pixels)  # every matching costs the same
     costs = {"neck": of("neck"), "matching": of("project_phrases") + pixels[0] + match}
     return costs | {f"round {n + 1}": rounds[n] + pixels[n + 1] + match for n in range(len(rounds))}
+
+
+def _pointing_cost(pointing: Pointing, pyramid: Pyramid, channels_r: int, queries: int, pieces: int) -> float:
+    """Multiply-adds of the image side, the phrase layers, the pointing and the drawing."""
+    F = torch.empty_like(pyramid.levels[1])
+    words, phrases = (torch.empty(rows, channels_r, device="meta") for rows in (pieces, queries))
+    points = torch.zeros(queries, dtype=torch.long, device="meta")
+
+    def run() -> Tensor:
+        tokens = pointing.encode(pyramid, F)
+        pointing.contextualize([words], tokens, [1])
+        pointed = pointing.point(phrases, tokens, [queries])
+        return pointing.draw(points, pointed.phrases, F[0, :1].expand(queries, -1, -1), tokens, [queries])
+
+    return _multiply_adds(run)[1]["Global"]
