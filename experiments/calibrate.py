@@ -70,7 +70,7 @@ def fit(rows: Sequence[AnswerRow]) -> CalibrationConfig:
         values = presence_probability(features, config)
         values[[row.empty for row in rows]] = 0.0  # lost already, as no response is above the threshold
         config = replace(config, min_presence=float(np.quantile(values[present], LOST)))
-    kept = shown(rows, config)
+    kept = [row for row in shown(rows, config) if row.present]  # of absent phrases presence speaks
     weights = logistic_regression(np.array([r.features for r in kept]), np.array([r.iou for r in kept]))
     return replace(config, score_weights=tuple(weights))
 
@@ -113,7 +113,7 @@ def cross_fitted(rows: Sequence[AnswerRow]) -> dict[str, Any]:
         raise SystemExit("all images are in one half: take more of them with --images")
     for mine, others in (halves, halves[::-1]):
         config = fit(others)
-        kept = shown(mine, config)
+        kept = [row for row in shown(mine, config) if row.present]
         values = expected_iou(np.array([row.features for row in kept]), config)
         scores.append((values, np.array([row.iou for row in kept])))
         presence = predicted_presence(mine, config)
