@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, replace
 
+from ppmn.data.panoptic import Category
 from ppmn.synthetic.distinctions import Distinction, Distinctions
 from ppmn.synthetic.modifiers import SKIN_COLORS, Modifiers
 from ppmn.synthetic.nouns import NounForm, Word
-from ppmn.synthetic.regions import COLOR_NAMES, Region
+from ppmn.synthetic.regions import COLOR_NAMES, SIDES, Region
 from ppmn.synthetic.templates import CONFUSABLE, GROUPS, TEMPLATES
 from ppmn.synthetic.vocabulary import Vocabulary
 from ppmn.synthetic.wording import Mention, NounPhrase, Piece, Pieces, parse_template
@@ -13,6 +14,7 @@ from ppmn.synthetic.wording import Mention, NounPhrase, Piece, Pieces, parse_tem
 _DISTINCT = 0.75  # how often one of several things is told apart in the words next to it
 _INSIDE = 0.3  # how often also what follows the noun is part of the phrase; what precedes it always is
 _ALL = 0.15  # how often `all` or `both` is said of all things of a kind
+_CONFUSED = 0.45  # how often an absent thing is of a kind that is taken for one in the image
 _ANY_FORM = (NounForm.SINGULAR, NounForm.PLURAL, NounForm.MASS)
 
 
@@ -225,22 +227,38 @@ class Mentioner:
         if wrong and word:
             text, article = wrong[1].inside(word.text), "the" if wrong[1].before else "a"
             return Mention((article, NounPhrase(text, (), True, absent=True)), False)
+        if (missing := self.absent_word()) is None:
+            return None
+        word, category = missing
+        plural = word.form == NounForm.PLURAL
+        text = (self.wording.vague_amount() if plural else "") + self.absent_description(word, category)
+        noun = NounPhrase(text, (), category.isthing, absent=True)
+        sides = frozenset({self.choose(SIDES)}) if self.chance(0.4) else frozenset()
+        return Mention((*self.wording.article(text, word), noun), plural, sides)
+
+    def absent_word(self) -> tuple[Word, Category] | None:
+        """A word for a category that is not in the image, often one that is taken for one that is."""
         lexicon = self.vocabulary.lexicon
         names = {self.vocabulary.name(r) for r in self.vocabulary.regions}
         present = {w.lemma for id in self.vocabulary.by_category for w in lexicon.words[id]}
         present |= lexicon.hypernym_lemmas(names)
         missing = [id for id, words in lexicon.words.items() if not any(w.lemma in present for w in words)]
-        alike = {n for group in CONFUSABLE if names & set(group) for n in group}
-        close = [id for id in missing if lexicon.names[id] in alike]
         if not missing:
             return None
-        id = self.choose(close if close and self.chance(0.45) else missing)
+        alike = {n for group in CONFUSABLE if names & set(group) for n in group}
+        close = [id for id in missing if lexicon.names[id] in alike]
+        id = self.choose(close if close and self.chance(_CONFUSED) else missing)
         words = lexicon.words[id]
-        word = self.choose(words, [w.weight for w in words])
-        plural = word.form == NounForm.PLURAL
-        text = (self.wording.vague_amount() if plural else "") + word.text
-        noun = NounPhrase(text, (), lexicon.categories[id].isthing, absent=True)
-        return Mention((*self.wording.article(text, word), noun), plural)
+        return self.choose(words, [w.weight for w in words]), lexicon.categories[id]
+
+    def absent_description(self, word: Word, category: Category) -> str:
+        """A color or a size as often as present things have one, so that words do not give absence away."""
+        if self.vocabulary.lexicon.names[category.id] in GROUPS["people"]:
+            return word.text
+        if self.chance(0.25):
+            return self.wording.colored(self.choose(COLOR_NAMES[1:]), word.text)
+        sized = category.isthing and self.chance(0.05)
+        return f"{self.choose(('big', 'large', 'small'))} {word.text}" if sized else word.text
 
     def mention(
         self, text: str, regions: list[Region], word: Word, modifiers: Pieces = (), required_side: str = ""

@@ -16,7 +16,7 @@ from ppmn.synthetic.expressions import Expressions
 from ppmn.synthetic.mentions import Mentioner
 from ppmn.synthetic.nouns import Lexicon
 from ppmn.synthetic.regions import SIDES, Region, find_regions
-from ppmn.synthetic.requests import requests
+from ppmn.synthetic.requests import plain_nouns, requests
 from ppmn.synthetic.templates import PLACES, TEMPLATES
 from ppmn.synthetic.vocabulary import Vocabulary
 from ppmn.synthetic.wording import (
@@ -30,6 +30,7 @@ from ppmn.synthetic.wording import (
 )
 from ppmn.types import SegmentIds
 
+_MOSTLY_WRONG = 0.25  # of the narratives: those with several times as many negative phrases
 _GROUNDED_MEAN, _GROUNDED_SPREAD = 5.6, 2.0  # planned grounded phrases per caption; some images have fewer
 
 
@@ -99,14 +100,20 @@ class Narrator:
         """Captions that are independent of each other.
 
         Where the annotation is complete, `count` narratives and short captions that ask for one of
-        several things of a kind; and what people wrote of single segments. The other arguments are those
-        of a single caption.
+        several things of a kind; with negative phrases also nouns alone, present and absent, and some
+        narratives with several absent phrases. And what people wrote of single segments. The other
+        arguments are those of a single caption.
         """
         captions = []
         if self.complete:
             regions = find_regions(image, self.lexicon.categories, ids, pixels)
-            captions = [self._narrative(regions, rng, negative_phrases) for _ in range(count)]
-            captions += requests(self._mentioner(regions, rng), wrong=negative_phrases > 0)
+            for _ in range(count):
+                wrong = negative_phrases and rng.random() < _MOSTLY_WRONG
+                absent = int(rng.integers(2, 6)) * negative_phrases if wrong else negative_phrases
+                captions.append(self._narrative(regions, rng, absent))
+            mentioner = self._mentioner(regions, rng)
+            captions += requests(mentioner, wrong=negative_phrases > 0)
+            captions += plain_nouns(mentioner) if negative_phrases else []
         if any(s.expressions for s in image.segments):
             captions += Expressions(image, ids, self.things, mirrored=mirrored).captions(rng)
         return captions
@@ -141,7 +148,7 @@ def _write(mentioner: Mentioner, mentions: list[Mention], absent: list[Mention])
     for mention in mentions:
         placed[writer.place(mention)].append(mention)
     for mention in absent:
-        placed[choose(("", "back", "front"))].append(mention)
+        placed[writer.place(mention) if mention.sides else choose(("", "back", "front"))].append(mention)
     if chance(0.5):
         place = choose([p for p in ("", "front", "back") if placed[p]] or [""])
         placed[place].append(mentioner.ungrounded())

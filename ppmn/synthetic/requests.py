@@ -1,8 +1,9 @@
-"""Short captions as people ask for one thing among others of its kind: `the person on the left`."""
+"""Short captions as people ask for things: `the person on the left`, or a noun alone: `dog`."""
 
 from ppmn.synthetic.captions import GeneratedCaption, render
 from ppmn.synthetic.distinctions import Distinction
 from ppmn.synthetic.mentions import Mentioner
+from ppmn.synthetic.nouns import NounForm, Word
 from ppmn.synthetic.regions import Region
 from ppmn.synthetic.wording import NounPhrase, Piece
 
@@ -11,6 +12,7 @@ _WRONG, _PLURAL = 0.25, 0.15  # shares that ask for what is not there, and for s
 _SMALLEST = 0.0015  # of the image that a thing covers
 _OPENINGS = (("the",), (), ("find", "the"), ("show me", "the"), ("where is", "the"))
 _OPENING_WEIGHTS = (0.45, 0.42, 0.05, 0.04, 0.04)
+PLAIN_NOUNS = 4  # most captions of a noun alone for what is in the image, and as many for what is not
 _NOUN_ALONE = 0.5  # how often what tells it apart is not part of the phrase
 
 
@@ -37,6 +39,31 @@ def requests(mentioner: Mentioner, *, wrong: bool) -> list[GeneratedCaption]:
         if caption:
             captions.append(caption)
     return captions
+
+
+def plain_nouns(mentioner: Mentioner) -> list[GeneratedCaption]:
+    """Captions of a noun alone: for what is in the image, and as many for what is not."""
+    vocabulary, rng = mentioner.vocabulary, mentioner.wording.rng
+    kinds = list(vocabulary.by_category.values())
+    captions: list[GeneratedCaption] = []
+    for index in rng.permutation(len(kinds))[:PLAIN_NOUNS]:
+        kind = kinds[int(index)]
+        category, ids = kind[0].category, tuple(r.id for r in kind)
+        forms: tuple[NounForm, ...] = tuple(NounForm)
+        if category.isthing and not kind[0].crowd:
+            forms = (NounForm.PLURAL if len(kind) > 1 else NounForm.SINGULAR, NounForm.MASS)
+        if word := vocabulary.word(category, *forms):
+            captions.append(_plain(mentioner, word, NounPhrase(word.text, ids, category.isthing)))
+    for _ in range(max(len(captions), 1)):
+        if missing := mentioner.absent_word():
+            word, category = missing
+            captions.append(_plain(mentioner, word, NounPhrase(word.text, (), category.isthing, absent=True)))
+    return captions
+
+
+def _plain(mentioner: Mentioner, word: Word, noun: NounPhrase) -> GeneratedCaption:
+    article = mentioner.wording.article(word.text, word) if mentioner.chance(0.5) else ()
+    return render([*article, noun], raw=True)
 
 
 def _plural(mentioner: Mentioner, kind: list[Region]) -> GeneratedCaption | None:
