@@ -7,12 +7,12 @@ at one of them, or nowhere. A filter made from the token there and from the phra
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import cast
 
 import torch
 import torch.nn.functional as fn
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pad_sequence
 
 from ppmn.config import PointingConfig
 from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm
@@ -105,12 +105,11 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor | None) -> Tensor:
         """x (B, t, C), of which `valid` (B, t) is attended to."""
-        x = self.attend_self(x, valid)
+        x = self.attend_self(x, None if valid is None else valid[:, None, None])  # (B, 1, 1, t)
         return x + self.out(self.hidden(x))
 
-    def attend_self(self, x: Tensor, valid: Tensor | None) -> Tensor:
+    def attend_self(self, x: Tensor, mask: Tensor | None) -> Tensor:
         y = self.norm(x)
-        mask = None if valid is None else valid[:, None, None]  # (B, 1, 1, t)
         return x + self.attend(y, self.attend.memory(y), mask)
 
 
@@ -128,20 +127,23 @@ class PhraseLayer(Layer):
     def forward(  # type: ignore[override]
         self,
         x: Tensor,
-        valid: Tensor | None,
+        together: Tensor | None,
         memory: Memory,
         tokens_valid: Tensor | None,
-        per_image: list[int],
+        words_per_image: list[int],
     ) -> Tensor:
-        """Captions x (captions, t, C_r): `per_image[b]` of them attend to the tokens of image b."""
-        x = self.attend_self(x, valid)
+        """The words x (1, t, C_r) of all captions: `words_per_image[b]` of them attend to image b.
+
+        Words attend to those that `together` (t, t) puts into their own caption.
+        """
+        x = self.attend_self(x, together)
         keys, values = memory
         seen = []
-        for image, mine in enumerate(x.split(per_image)):
-            y = self.image_norm(mine.flatten(0, 1)[None])  # (1, captions t, C_r)
+        for image, mine in enumerate(x.split(words_per_image, 1)):
             inside = None if tokens_valid is None else tokens_valid[image, None, None, None]  # (1, 1, 1, n)
-            seen.append(self.attend_image(y, (keys[image, None], values[image, None]), inside).view_as(mine))
-        x = x + torch.cat(seen)
+            own = (keys[image, None], values[image, None])
+            seen.append(self.attend_image(self.image_norm(mine), own, inside))
+        x = x + torch.cat(seen, 1)
         return x + self.out(self.hidden(x))
 
 
@@ -216,10 +218,13 @@ class Pointing(nn.Module):
         lengths = [caption.shape[0] for caption in words]
         if not sum(lengths):
             return list(words)
-        x, valid = _pad_captions(words, lengths)  # (captions, t, C_r)
+        x = torch.cat(list(words))[None]  # (1, t, C_r), without padding
+        captions = iter(lengths)
+        words_per_image = [sum(islice(captions, number)) for number in per_image]
+        together = _same_caption(lengths, x.device)
         for layer, memory in zip(self.phrase_layers, features.memory, strict=True):
-            x = layer(x, valid, memory, features.valid, list(per_image))
-        return [row[:length] for row, length in zip(x, lengths, strict=True)]
+            x = layer(x, together, memory, features.valid, words_per_image)
+        return list(x[0].split(lengths))
 
     def point(self, vectors: Tensor, features: TokenFeatures, counts: Sequence[int]) -> Pointed:
         """Where phrases of vectors (M, C_r) point: `counts[b]` of them belong to image b."""
@@ -278,17 +283,12 @@ class Pointing(nn.Module):
         return out if H is None else out + gate * H
 
 
-def _pad_captions(words: Sequence[Tensor], lengths: Sequence[int]) -> tuple[Tensor, Tensor | None]:
-    """Captions in one tensor, and which of it are words; None: all of it."""
-    if len(words) == 1:  # its length may be a symbol, while a graph is exported
-        return words[0][None], None
-    x = pad_sequence(list(words), batch_first=True)
-    longest = x.shape[1]
-    if all(length == longest for length in lengths):
-        return x, None
-    # a caption without words attends to its padding, which is then left out
-    own = torch.tensor([max(length, 1) for length in lengths], device=x.device)
-    return x, torch.arange(longest, device=x.device) < own[:, None]
+def _same_caption(lengths: Sequence[int], device: torch.device) -> Tensor | None:
+    """Which words are of one caption, (t, t); None: all are."""
+    if len(lengths) == 1:  # its length may be a symbol, while a graph is exported
+        return None
+    number = torch.arange(len(lengths), device=device).repeat_interleave(torch.tensor(lengths, device=device))
+    return number[:, None] == number
 
 
 def _waves(places: Tensor) -> Tensor:

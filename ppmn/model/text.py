@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 from ppmn.config import QueryUnit
 from ppmn.errors import InputError
 from ppmn.model.locate import resolve_source
-from ppmn.model.windows import Tokens, align_pieces, central_places, window_starts
+from ppmn.model.windows import Tokens, align_pieces, central_places, similar_lengths, window_starts
 from ppmn.types import Span
 
 
@@ -107,17 +107,34 @@ class TextEncoder(nn.Module):
     def encode(self, captions: Sequence[Sequence[int]]) -> list[Tensor]:
         """One vector per word piece, each from the window in which it is most central."""
         windows: list[Sequence[int]] = []
-        places: list[tuple[list[int], list[int]]] = []  # of each caption's pieces: window, position in it
+        places: list[list[tuple[int, int]]] = []  # of each caption's pieces: window, position in it
         for ids in captions:
             starts = window_starts(len(ids), self.window)
             best, positions = central_places(len(ids), starts, self.window)
-            places.append(([len(windows) + w for w in best], positions))
+            places.append([(len(windows) + w, n) for w, n in zip(best, positions, strict=True)])
             windows += [ids[start : start + self.window] for start in starts]
-        hidden = self.run(windows)  # (windows, pieces, C_r)
-        return [hidden[place] if place[0] else self.empty() for place in places]
+        hidden = self.run(windows)
+        return [self._select(hidden, place) for place in places]
 
-    def run(self, windows: Sequence[Sequence[int]]) -> Tensor:
-        """The last hidden states of [CLS] ids [SEP], padded to the longest window."""
+    def _select(self, hidden: Sequence[Tensor], places: Sequence[tuple[int, int]]) -> Tensor:
+        """The vectors at places, each of a window and a position, (pieces, C_r)."""
+        if not places:
+            return self.empty()
+        parts = []
+        for number in sorted({window for window, _ in places}):  # pieces are in the order of their windows
+            parts.append(hidden[number][[n for window, n in places if window == number]])
+        return torch.cat(parts)
+
+    def run(self, windows: Sequence[Sequence[int]]) -> list[Tensor]:
+        """The last hidden states of [CLS] ids [SEP] of each window; those of similar length go together."""
+        hidden: dict[int, Tensor] = {}
+        for group in similar_lengths([len(ids) + 2 for ids in windows]):
+            rows = self.run_padded([windows[number] for number in group])  # (windows, pieces, C_r)
+            hidden |= zip(group, rows, strict=True)
+        return [hidden[number] for number in range(len(windows))]
+
+    def run_padded(self, windows: Sequence[Sequence[int]]) -> Tensor:
+        """The last hidden states, padded to the longest window."""
         cls, sep, pad = (getattr(self.tokenizer, f"{name}_token_id") for name in ("cls", "sep", "pad"))
         longest = max(len(ids) for ids in windows) + 2
         table = [[cls, *ids, sep, *[pad] * (longest - 2 - len(ids))] for ids in windows]

@@ -51,3 +51,13 @@ def central_places(length: int, starts: Sequence[int], window: int) -> tuple[lis
 def _most_central(piece: int, starts: Sequence[int], window: int) -> int:
     """The number of the window whose centre is nearest to a piece."""
     return min(range(len(starts)), key=lambda w: abs(starts[w] + window / 2 - piece))
+
+
+def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
+    """Groups of numbers whose lengths are at least half of the longest of their group."""
+    groups: list[list[int]] = []
+    for number in sorted(range(len(lengths)), key=lambda n: -lengths[n]):
+        if not groups or lengths[number] < lengths[groups[-1][0]] / 2:
+            groups.append([])
+        groups[-1].append(number)
+    return groups

@@ -182,7 +182,7 @@ def test_short_caption_is_one_window(text: Path) -> None:
     ids = encoder.tokenize("two dogs on the grass", []).ids
     with torch.no_grad():
         (vectors,) = encoder.encode([ids])
-        hidden = encoder.run([ids])[0, 1:-1]
+        hidden = encoder.run([ids])[0][1:-1]
     assert torch.equal(vectors, hidden)
 
 
