@@ -2,7 +2,8 @@
 
 python -m experiments.docs_images [--model compact] [-o docs/images]
 
-overlay.jpg and contact.jpg show photos of installed packages, page.jpg the saved page and serve.jpg the
+overlay.jpg and contact.jpg show photos of installed packages, instances.jpg each such photo beside its mirror
+image and what tells the two apart, page.jpg the saved page and serve.jpg the
 server's page in headless chromium, serve_phone.jpg the same at the size of a phone, compact_scenes.jpg the
 best, median and worst of 60 drawn scenes.
 """
@@ -11,17 +12,19 @@ import argparse
 import shutil
 import tempfile
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 import ppmn
 from bench.serve import serving
 from ppmn.evaluation.evaluate import evaluate, model_answers
 from ppmn.evaluation.figures import sheet
 from ppmn.grounding.grounder import Grounder, load
+from ppmn.images import read_image
 from ppmn.samples import all_samples, sample_image
 from ppmn.synthetic.scenes import write_scenes
 from ppmn.training.sources import Source
@@ -31,18 +34,46 @@ SAMPLE = "motorcycle"  # in overlay.jpg and page.jpg
 PHONE = (390, 844)  # width and height
 TILE_SIZE, LINE_HEIGHT = (480, 360), 20
 SCENES, SEED = 60, 5
+TWO_OF_A_KIND = (  # a sample, how often it stands in the picture, and a caption
+    ("motorcycle", 2, "[the motorcycle on the left] and [the motorcycle on the right]"),
+    ("coffee", 2, "[the cup on the left] and [the cup on the right]"),
+    ("astronaut", 2, "[the woman on the left] and [the woman on the right]"),
+    ("chelsea", 2, "[the cat on the left] and [the cat on the right]"),
+    ("rocket", 2, "[the left rocket] and [the right rocket]"),
+    ("flower", 2, "[the left flower] and [the right flower]"),
+    ("chelsea", 3, "[the cat in the middle]"),
+    ("coffee", 3, "[the second cup from the left] and [the rightmost cup]"),
+)
 SHOWN_SCENES = 2  # of the best, the median and the worst
 
 
 def contact_sheet(grounder: Grounder, file: Path) -> None:
     """The overlays of all sample photos with their captions."""
-    width, height = TILE_SIZE
-    sheet_size = (4 * width, 2 * (height + 3 * LINE_HEIGHT))
-    picture = Image.new("RGB", sheet_size, "white")
-    draw = ImageDraw.Draw(picture)
     photos = [sample for sample in all_samples() if sample.package != "ppmn"]
-    for number, photo in enumerate(photos):
-        image, caption = sample_image(photo.name)
+    tiles = [sample_image(photo.name) for photo in photos]
+    captioned_tiles(grounder, [(read_image(image), caption) for image, caption in tiles], file)
+
+
+def instance_sheet(grounder: Grounder, file: Path) -> None:
+    """Pictures with several things of one kind, and the masks of those that are asked for."""
+    tiles = []
+    for name, count, caption in TWO_OF_A_KIND:
+        photo = read_image(sample_image(name)[0])
+        copies = [ImageOps.mirror(photo) if n % 2 else photo for n in range(count)]
+        picture = Image.new("RGB", (count * photo.width, photo.height))
+        for n, copy in enumerate(copies):
+            picture.paste(copy, (n * photo.width, 0))
+        tiles.append((picture, caption))
+    captioned_tiles(grounder, tiles, file)
+
+
+def captioned_tiles(grounder: Grounder, tiles: Sequence[tuple[Image.Image, str]], file: Path) -> None:
+    """Overlays with their captions, four in a row."""
+    width, height = TILE_SIZE
+    rows = -(-len(tiles) // 4)
+    picture = Image.new("RGB", (4 * width, rows * (height + 3 * LINE_HEIGHT)), "white")
+    draw = ImageDraw.Draw(picture)
+    for number, (image, caption) in enumerate(tiles):
         overlay = ppmn.overlay(grounder.ground(image, caption))
         overlay.thumbnail((width - 8, height))
         x, y = number % 4 * width, number // 4 * (height + 3 * LINE_HEIGHT)
@@ -105,6 +136,7 @@ def main() -> None:
     grounding = grounder.ground(*sample_image(SAMPLE))
     ppmn.overlay(grounding).save(args.out / "overlay.jpg", quality=85)
     contact_sheet(grounder, args.out / "contact.jpg")
+    instance_sheet(grounder, args.out / "instances.jpg")
     scene_sheet(grounder, args.out / "compact_scenes.jpg")
     with tempfile.TemporaryDirectory() as folder:
         ppmn.save(grounding, folder, formats=["html"])

@@ -9,10 +9,10 @@ import torch.nn.functional as fn
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AttentionInterface, Dinov2Config, Dinov2Model
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from ppmn.config import DINOv2Config
 from ppmn.errors import InputError
+from ppmn.model.attention import attention
 from ppmn.model.locate import DINOV2_WEIGHTS
 from ppmn.model.pyramid import Features, Pyramid, group_by_shape
 from ppmn.types import Size
@@ -21,7 +21,6 @@ _PATCH = 14
 _WIDTH = 384
 _DEPTH = 12
 _POSITIONS = 37  # along each side of the table of positions
-QUERY_CHUNK = 128  # queries of bfloat16 attention whose scores are held at a time
 VIT_CONFIG = Dinov2Config(
     hidden_size=_WIDTH,
     num_attention_heads=6,
@@ -35,19 +34,8 @@ VIT_CONFIG = Dinov2Config(
 def attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: None, scaling: float, **others: Any
 ) -> tuple[Tensor, None]:
-    """Attention, (B, heads, n, d) -> (B, n, heads, d).
-
-    For bfloat16 inference on a CPU by plain matrix products, which use the processor's bfloat16
-    instructions; torch's fused attention does not.
-    """
-    if query.dtype != torch.bfloat16 or query.device.type != "cpu" or torch.is_grad_enabled():
-        return sdpa_attention_forward(module, query, key, value, mask, scaling=scaling, **others)
-    keys, values = key.flatten(0, 1).transpose(1, 2).contiguous(), value.flatten(0, 1).contiguous()
-    queries = (query * scaling).flatten(0, 1)  # (B heads, n, d)
-    output = torch.empty_like(queries)
-    for rows, into in zip(queries.split(QUERY_CHUNK, 1), output.split(QUERY_CHUNK, 1), strict=True):
-        into.copy_(torch.bmm(torch.bmm(rows, keys).softmax(-1), values))
-    return output.view(query.shape).transpose(1, 2), None
+    """Attention as transformers calls it, (B, heads, n, d) -> (B, n, heads, d)."""
+    return attention(query, key, value, scale=scaling).transpose(1, 2), None
 
 
 AttentionInterface.register("ppmn", attend)
@@ -145,6 +133,7 @@ class DINOv2FPN(nn.Module):
         """Resized images of any sizes -> their pyramids in one batch."""
         return self.pyramid(self.features(images))
 
+    @torch.no_grad()
     def features(self, images: Sequence[Tensor]) -> list[Features]:
         """The outputs of the frozen blocks for each image: patch tokens of `feature_layers`."""
         features: dict[int, Features] = {}

@@ -79,7 +79,7 @@ def point_loss(pointed: Pointed, inside: Tensor, absent: Tensor, queries: float 
     `inside` (M, n) says how much of each token the mask covers; the mass of an `absent` (M,) query belongs
     into the slot "nowhere". A query with neither mask nor absence does not count.
     """
-    logits = torch.cat([pointed.logits, pointed.nowhere[:, None]], 1)  # (M, n + 1)
+    logits = torch.cat([pointed.logits, pointed.nowhere[:, None]], 1).to(inside.dtype)  # (M, n + 1)
     wanted = torch.cat([inside, absent[:, None].to(inside.dtype)], 1)
     counted = wanted.amax(1) > 0
     inner = (logits[counted] + wanted[counted].log()).logsumexp(1)  # of the mass that is wanted

@@ -15,6 +15,7 @@ import torch.nn.functional as fn
 from torch import Tensor, nn
 
 from ppmn.config import PointingConfig
+from ppmn.model.attention import attention
 from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm
 
 TOKEN_STRIDE = 2  # of tokens, in pixels of F
@@ -89,7 +90,7 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, memory: Memory, mask: Tensor | None = None) -> Tensor:
         query = self.query(x).unflatten(-1, (_HEADS, -1)).transpose(1, 2)  # (B, heads, t, d)
-        context = fn.scaled_dot_product_attention(query, *memory, attn_mask=mask)
+        context = attention(query, *memory, mask)
         return self.out(context.transpose(1, 2).flatten(2))  # (B, t, C)
 
 

@@ -19,7 +19,8 @@ from ppmn.errors import InputError
 from ppmn.grounding import torch_runtime
 from ppmn.grounding.grounder import Grounder
 from ppmn.model import folder as weights
-from ppmn.model.dinov2 import DINOV2_WEIGHTS, QUERY_CHUNK, DINOv2FPN, attend, embed, resize_cubic
+from ppmn.model.attention import QUERY_CHUNK
+from ppmn.model.dinov2 import DINOV2_WEIGHTS, DINOv2FPN, attend, embed, resize_cubic
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ValidSizes
 from ppmn.presets import PRESETS

@@ -77,9 +77,9 @@ def test_random_streams_are_stable() -> None:
     image, ids, pixels = painted_image(4)
     generated = Narrator(CATEGORIES)(image, ids, pixels, rng_for(3, 1, 7), negative_phrases=1)
     assert generated.caption == (
-        "Here there is green grass and the second snorkel from the right side and the blue sky and a car in the "
-        "middle of the picture and trucks. At the bottom of the picture we can see a snorkel gadget. In front of "
-        "the picture I can see a kid. The kid can be seen with few objects around."
+        "Here there is green grass and the second snorkel from the right side and the blue sky and a car in "
+        "the middle of the picture and trucks. At the bottom of the picture we can see a snorkel gadget. In "
+        "front of the picture I can see a kid. The kid can be seen with few objects around."
     )
 
 
