@@ -241,7 +241,7 @@ class TrainConfig:
     augment: Augment = field(default_factory=Augment)
     precision: Precision = "float32"
     validation_fraction: float = 0.1  # of the images, by hash of their name
-    validation_images: int = 200  # at most
+    validation_images: int = 200  # at most; 0: the last network is the result, not the best one
     evaluate_every: int = 1  # epochs
     checkpoint_every: int = 200  # steps
     keep_checkpoints: int = 2
@@ -252,7 +252,7 @@ class TrainConfig:
         _at_least(self, 1, "epochs", "batch_size", "accumulate", "narratives_per_image", "halve_every")
         _at_least(self, 1, "evaluate_every", "checkpoint_every", "keep_checkpoints")
         _at_least(self, 0, "workers", "lr", "lr_text", "lr_image", "small_epochs", "seed", "warmup")
-        _at_least(self, 0, "negative_phrases", "max_grad_norm", "validation_fraction")
+        _at_least(self, 0, "negative_phrases", "max_grad_norm", "validation_fraction", "validation_images")
         for name in ("validation_fraction", "ema_decay"):
             if getattr(self, name) >= 1:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be less than 1")

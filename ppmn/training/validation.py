@@ -22,13 +22,15 @@ SHEET_ROWS = 6
 
 def validation_narratives(sources: Sequence[Source], config: TrainConfig) -> dict[str, list[Narrative]]:
     """Narratives of the images that are held out, the same at every evaluation."""
+    if config.validation_images == 0:
+        return {}
     places = [
         (source, i)
         for source in sources
         for i in range(len(source))
         if held_out(source.annotation(i), config.validation_fraction)
     ]
-    step = max(1, math.ceil(len(places) / max(config.validation_images, 1)))
+    step = max(1, math.ceil(len(places) / config.validation_images))
     chosen: dict[str, list[Narrative]] = {}
     for source, index in places[::step]:
         chosen.setdefault(source.name, []).append(source.narrative(index, config.seed))

@@ -119,6 +119,7 @@ def test_generated_narratives_are_those_of_training(bare: Path):
     assert [(n.index, n.caption, n.phrases) for n in rows] == [
         (n.index, n.caption, n.phrases) for n in trained
     ]
+    assert not validation_narratives([Source(bare, "train")], replace(config, validation_images=0))
     again, everything = (
         next(iter(open_narratives_of([DataSpec(bare, "train")], part).values())).fingerprint
         for part in ("validation", "all")
