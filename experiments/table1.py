@@ -6,7 +6,8 @@ Every row is trained on the same images, with the same generated narratives and 
 passes, both encoders frozen. Passes of stage one count: it gets half of them, stage two the other half; rows
 of `twice` give each stage the whole budget and train stage two on crossed proposals. Thresholds are chosen on
 the images held out from training; the test data is read once per row. Whatever is finished is skipped, what
-was stopped continues.
+was stopped continues; two processes may share DIR, each with its own --rows and OMP_NUM_THREADS=1. The table
+is written by a process whose rows include ppmn, once they are all finished.
 """
 
 import argparse
@@ -205,6 +206,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--seed", type=int, default=0)
     add("--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field in every run")
     args = parser.parse_args(argv)
+    if args.epochs % 2:
+        parser.error(f"--epochs is {args.epochs}; both stages get half of them, so it must be even")
     show_log()
     make_folder(args.out / "reports")
     table = Table(args)
