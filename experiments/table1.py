@@ -6,7 +6,8 @@ Every row is trained on the same images, with the same generated narratives and 
 passes, both encoders frozen. Passes of stage one count: it gets half of them, stage two the other half; rows
 of `twice` give each stage the whole budget and train stage two on crossed proposals. Thresholds are chosen on
 the images held out from training; the test data is read once per row. Whatever is finished is skipped, what
-was stopped continues.
+was stopped continues; two processes may share DIR, each with its own --rows and OMP_NUM_THREADS=1. The table
+is written by a process whose rows include ppmn, once they are all finished.
 """
 
 import argparse
@@ -15,17 +16,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.table1_choices import HeldOut, anchor_shapes, changed, choose_settings, cross_proposals
-from ppmn.baselines.recipes import BASELINE_PRESETS
+from experiments.table1_choices import anchor_shapes, changed, cross_proposals
+from experiments.table1_runs import Runs
 from ppmn.cli import show_log
-from ppmn.cli.arguments import parse_size, parse_spec
+from ppmn.cli.arguments import parse_size
 from ppmn.config import TrainConfig
-from ppmn.data.panoptic import DataSpec
-from ppmn.evaluation.comparison import RowKind, TableRow, comparison_table, matching_outcomes
-from ppmn.evaluation.cost import answer_cost, training_cost
-from ppmn.evaluation.evaluate import evaluate, open_narratives_of
+from ppmn.evaluation.comparison import comparison_table, matching_outcomes
 from ppmn.evaluation.figures import curves
-from ppmn.evaluation.predictions import Answers
 from ppmn.evaluation.proposal_report import measure_proposals
 from ppmn.evaluation.region_rows import (
     Oracle,
@@ -35,90 +32,33 @@ from ppmn.evaluation.region_rows import (
     true_segment_answers,
     truth_flag_answers,
 )
-from ppmn.evaluation.report import build_report, read_report, write_report
-from ppmn.files import make_folder, replacing, write_json
-from ppmn.grounding.grounder import Grounder, load
-from ppmn.model.folder import MODEL_FILE
-from ppmn.presets import PRESETS, override
-from ppmn.training.sources import open_training_sources
-from ppmn.training.trainer import train
-from ppmn.training.validation import validation_narratives
+from ppmn.files import make_folder, replacing
+from ppmn.grounding.grounder import load
+from ppmn.model.bfloat16 import bfloat16_is_faster
+from ppmn.presets import override
 
 _log = logging.getLogger("ppmn.table1")
-CHOSEN = "chosen.json"  # in a run's folder: what was chosen on held-out images
-TIMED = 8  # images on which the time of an answer is taken
+ROWS = ["ppmn", "two_stage", "true_segments", "mcn", "shipped", "twice", "objects"]
+PRECISION = "bfloat16" if bfloat16_is_faster() else "float32"
 
 
-class Table:
-    """The runs and reports in one folder."""
+class Table(Runs):
+    """The rows, by name."""
 
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args, self.out = args, args.out
-        self.specs: list[DataSpec] = [parse_spec(text) for text in args.data]
-        self.test = open_narratives_of([parse_spec(text) for text in args.test])
-        self.rows: list[TableRow] = []
-        self.notes: list[str] = []
-
-    def config(self, preset: str, *changes: str, share: float = 1.0) -> TrainConfig:
-        """A preset under the table's budget, of which `share` is used."""
-        args = self.args
-        config = {**PRESETS, **BASELINE_PRESETS}[preset]()
-        sides = (f"model.short_side={args.sides[0]}", f"model.long_side={args.sides[1]}")
-        run = (f"precision={args.precision}", f"seed={args.seed}", f"batch_size={args.batch_size}")
-        epochs = max(1, round(args.epochs * share))
-        for text in (*sides, *run, f"epochs={epochs}", f"evaluate_every={epochs}", *args.set, *changes):
-            name, _, value = text.partition("=")
-            config = override(config, name, value)
-        return config
-
-    def trained(
-        self, name: str, config: TrainConfig, *, init: Path | None = None, cache: str = "cache"
-    ) -> Path:
-        """The folder of a finished run; one that was stopped continues."""
-        folder: Path = self.out / "runs" / name
-        if not (folder / MODEL_FILE).is_file():
-            _log.info(f"training {name}")
-            where = self.args.cache if cache == "cache" and self.args.cache else self.out / cache
-            train(config, self.specs, folder, init=init, cache=where)
-        if not (folder / CHOSEN).is_file():
-            write_json(folder / CHOSEN, choose_settings(folder, self.held_out(config)))
-        return folder
-
-    def held_out(self, config: TrainConfig) -> HeldOut:
-        """Narratives of the images held out from training."""
-        return validation_narratives(open_training_sources(self.specs), config)
-
-    def measured(
-        self,
-        name: str,
-        grounder: Grounder,
-        answers: Answers,
-        runs: Sequence[Path] = (),
-        kind: RowKind = "system",
-    ) -> None:
-        """Add a row; the test data is read only if its report is not there yet."""
-        file = self.out / "reports" / f"{name.replace(' ', '_')}.json"
-        if not file.is_file():
-            _log.info(f"measuring {name}")
-            found = evaluate(answers, self.test)
-            report = build_report(found.metric, name, grounder.threshold, self.test)
-            if runs:
-                some = [n for source in self.test.values() for n in source[:TIMED]][:TIMED]
-                report["cost"] = answer_cost(grounder, some) | training_cost(runs)
-            write_report(report, file)
-        self.rows.append(TableRow(name, read_report(file), kind))
-
-    def ppmn(self) -> Path:
+    def ppmn(self) -> None:
         """Row A, and PPMN without LCPA."""
-        whole = self.trained("ppmn", self.config("compact"))
-        grounder = load(whole)
+        whole = self.whole_ppmn()
+        grounder = self.opened(whole)
         self.measured("PPMN", grounder, own_answers(grounder), [whole])
         bare = self.trained("ppmn-without-lcpa", self.config("compact", "model.pixels=0"))
-        grounder = load(bare)
+        grounder = self.opened(bare)
         self.measured("PPMN without LCPA", grounder, own_answers(grounder), [bare])
-        return whole
 
-    def two_stage(self, ppmn: Path) -> None:
+    def whole_ppmn(self) -> Path:
+        """The run of row A, which other rows use."""
+        return self.trained("ppmn", self.config("compact"))
+
+    def two_stage(self) -> None:
         """Rows B, C and F: three rules for plurals, three oracles, PPMN's responses on the regions."""
         one = self.trained("stage-one-half", self.config("two-stage-small", share=0.5))
         matching = replace(self.config("two-stage-small", share=0.5), model=self.stage_two(one).model)
@@ -126,8 +66,8 @@ class Table:
         self.rules("two-stage", two, [one, two])
         self.oracles("stage one", one)
         self.note_outcomes("two-stage, plurals by text", "oracle of stage one")
-        grounder = load(two)
-        self.measured("PPMN on regions", grounder, snapped_answers(load(ppmn), grounder))
+        grounder = self.opened(two)
+        self.measured("PPMN on regions", grounder, snapped_answers(self.opened(self.whole_ppmn()), grounder))
 
     def twice(self) -> None:
         """Both stages with the whole budget each, stage two on crossed proposals."""
@@ -144,8 +84,6 @@ class Table:
         self.rules("two-stage twice", uncrossed, [one, uncrossed])
         self.oracles("stage one twice", one)
         self.note_outcomes("two-stage twice, plurals by text", "oracle of stage one twice")
-        report = measure_proposals(load(one), self.test, self.out / "proposals.png")
-        (self.out / "proposals.md").write_text(report.table(), encoding="utf-8")
 
     def stage_two(self, one: Path, *changes: str) -> TrainConfig:
         """The configuration of stage two on a finished stage one."""
@@ -158,21 +96,26 @@ class Table:
 
     def rules(self, name: str, folder: Path, runs: Sequence[Path]) -> None:
         """A two-stage system by its three rules for plurals."""
-        grounder = load(folder)
+        grounder = self.opened(folder)
         self.measured(f"{name}, plurals by text", grounder, own_answers(grounder), runs)
-        self.measured(f"{name}, plurals by truth", grounder, truth_flag_answers(grounder))
-        grounder = load(folder)
+        self.measured(f"{name}, plurals by truth", grounder, truth_flag_answers(grounder), runs)
+        grounder = self.opened(folder)
         grounder.model.config = changed(grounder.model.config, plural_rule="all")
-        self.measured(f"{name}, one rule", grounder, own_answers(grounder))
+        self.measured(f"{name}, one rule", grounder, own_answers(grounder), runs)
 
     def oracles(self, name: str, folder: Path) -> None:
-        """Rows C, C' and C''."""
-        grounder = load(folder)
-        self.measured(f"oracle of {name}", grounder, oracle_answers(grounder), kind="oracle")
-        others: tuple[Oracle, ...] = ("union", "overlapping")
-        for kind in others:
+        """Rows C, C' and C'', and what is proposed: recall by size, regions per image, a picture."""
+        grounder = self.opened(folder)
+        kinds: dict[str, Oracle] = {"": "best", ", union": "union", ", overlapping": "overlapping"}
+        for title, kind in kinds.items():
             answers = oracle_answers(grounder, kind)
-            self.measured(f"oracle of {name}, {kind}", grounder, answers, kind="oracle")
+            self.measured(f"oracle of {name}{title}", grounder, answers, kind="oracle")
+        file = self.out / "reports" / f"proposals_of_{name.replace(' ', '_')}.md"
+        if not file.is_file():
+            report = measure_proposals(grounder, self.test, file.with_suffix(".png"))
+            with replacing(file) as part:
+                part.write_text(report.table(), encoding="utf-8")
+        self.notes.append(f"Proposals of {name}:\n\n{file.read_text(encoding='utf-8')}")
 
     def note_outcomes(self, system: str, oracle: str) -> None:
         """How many phrases the proposals lose, and how many the matching."""
@@ -182,19 +125,19 @@ class Table:
             f"{system}: {', '.join(f'{name} {share:.1f} %' for name, share in shares.items())}."
         )
 
-    def true_segments(self, ppmn: Path) -> None:
+    def true_segments(self) -> None:
         """Rows D and E: matching of pooled regions against responses, with the annotated segments."""
         one = self.trained("stage-one-half", self.config("two-stage-small", share=0.5))
         config = self.stage_two(one, "model.true_segments=true")
         folder = self.trained("stage-two-true", config, init=one)
-        grounder = load(folder)
+        grounder = self.opened(folder)
         self.measured("true segments, matched", grounder, true_segment_answers(grounder), [one, folder])
-        grounder = load(ppmn)
+        grounder = self.opened(self.whole_ppmn())
         self.measured("true segments, PPMN", grounder, snapped_answers(grounder))
 
     def objects(self) -> None:
         """The other stage one: "the object here" of a model that points, drawn on a grid."""
-        model = load(self.args.pointing).model.config
+        model = load(self.args.pointing, runtime="torch").model.config
         preset = self.config("two-stage-small")
         shared = {
             name: getattr(model, name) for name in ("image", "text", "short_side", "long_side", "pointing")
@@ -208,12 +151,12 @@ class Table:
         """MCN and its ablations."""
         anchors = f"model.anchors={anchor_shapes(self.specs, self.config('mcn-small'))}"
         folder = self.trained("mcn", self.config("mcn-small", anchors))
-        grounder = load(folder)
+        grounder = self.opened(folder)
         self.measured("MCN", grounder, own_answers(grounder), [folder], kind="things")
         for kind in ("none", "hard"):
-            other = load(folder)
+            other = self.opened(folder)
             other.model.config = changed(other.model.config, suppression=kind)
-            self.measured(f"MCN, suppression {kind}", other, own_answers(other), kind="things")
+            self.measured(f"MCN, suppression {kind}", other, own_answers(other), [folder], kind="things")
         ablations = {
             "without boxes": ("model.box_branch=false", "model.consistency=false"),
             "without consistency": ("model.consistency=false",),
@@ -223,13 +166,13 @@ class Table:
             folder = self.trained(
                 f"mcn-{name.replace(' ', '-')}", self.config("mcn-small", anchors, *changes)
             )
-            grounder = load(folder)
+            grounder = self.opened(folder)
             self.measured(f"MCN, {name}", grounder, own_answers(grounder), [folder], kind="things")
 
     def shipped(self) -> None:
         """The model that ships, trained otherwise."""
-        grounder = load("compact")
-        self.measured("compact", grounder, own_answers(grounder), kind="below")
+        grounder = self.opened("compact")
+        self.measured("compact", grounder, own_answers(grounder), kind="below", model="compact")
 
     def write(self) -> str:
         """The table and its curves; rows of systems first, those trained otherwise last."""
@@ -253,24 +196,28 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--test", action="append", required=True, metavar="ROOT[:SPLIT]")
     add("--out", type=Path, required=True)
     add("--cache", type=Path, help="image features that other runs of this encoder and size share")
-    add("--rows", nargs="+", default=["two_stage", "true_segments", "mcn", "shipped"])
+    add("--rows", nargs="+", choices=ROWS, default=ROWS[:5], help="any of %(choices)s")
     add("--epochs", type=int, default=4)
     add("--batch-size", type=int, default=8)
     add("--sides", type=parse_size, default=(336, 448), metavar="HxW")
-    add("--precision", choices=("float32", "bfloat16"), default="float32")
+    add("--precision", choices=("float32", "bfloat16"), default=PRECISION, help="of training")
+    add("--validation-images", type=int, default=100, help="held-out images that settings are chosen on")
     add("--pointing", type=Path, help="a model that points, for the row `objects`")
     add("--seed", type=int, default=0)
     add("--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field in every run")
     args = parser.parse_args(argv)
+    if args.epochs % 2:
+        parser.error(f"--epochs is {args.epochs}; both stages get half of them, so it must be even")
     show_log()
     make_folder(args.out / "reports")
     table = Table(args)
-    ppmn = table.ppmn()
-    needs_ppmn = ("two_stage", "true_segments")
     for row in args.rows:
-        step: Callable[..., None] = getattr(table, row)
-        step(ppmn) if row in needs_ppmn else step()
-    print(table.write())
+        step: Callable[[], object] = getattr(table, row)
+        step()
+    if "ppmn" in args.rows:
+        print(table.write())
+    else:
+        _log.info(f"the rows {', '.join(args.rows)} are finished; with the row ppmn the table is written")
 
 
 if __name__ == "__main__":

@@ -41,13 +41,17 @@ def changed(config: Any, **fields: Any) -> Any:
     return replace(config, **fields)
 
 
-def choose_settings(folder: Path, validation: HeldOut) -> dict[str, Any]:
+def choose_settings(grounder: Grounder, folder: Path, validation: HeldOut) -> dict[str, Any]:
     """Set the threshold of a trained model, or what its stage needs, to the best of a few values.
+
+    Args:
+        grounder: The model.
+        folder: Its folder, whose configuration is changed.
+        validation: Held-out narratives.
 
     Returns:
         The Average Recall of every value, by name of the setting; nothing for a model without any.
     """
-    grounder = load(folder)
     model = grounder.model
     if not isinstance(model, TwoStageSmall):
         name, scores = "threshold", by_threshold(grounder, validation)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import torch.nn.functional as fn
 from torch import Tensor, nn
 
+from ppmn.baselines.packing import Packing
+
 EPS = 1e-12  # of every layer norm
 MASKED = -10_000.0  # added to the scores of masked keys
 
@@ -26,7 +28,10 @@ def key_mask(valid: Tensor) -> Tensor:
 
 
 class MultiHead(nn.Module):
-    """Multi-head attention up to its output projection."""
+    """Multi-head attention up to its output projection.
+
+    Where rows are packed, only the attention itself is computed on padded batches.
+    """
 
     def __init__(self, shape: LayerShape) -> None:
         super().__init__()
@@ -36,17 +41,26 @@ class MultiHead(nn.Module):
         self.value = nn.Linear(shape.width, shape.width)
         self.dropout = nn.Dropout(shape.dropout)
 
-    def forward(self, x: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
-        q = self._split(self.query(x))  # (B, heads, n, d)
-        k = self._split(self.key(context))  # (B, heads, m, d)
-        v = self._split(self.value(context))
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor,
+        mask: Tensor | None,
+        packing: Packing | None = None,
+        context_packing: Packing | None = None,
+    ) -> Tensor:
+        q = self._split(self.query(x), packing)  # (B, heads, n, d)
+        k = self._split(self.key(context), context_packing)  # (B, heads, m, d)
+        v = self._split(self.value(context), context_packing)
         scores = q @ k.transpose(2, 3) / math.sqrt(q.shape[-1])  # (B, heads, n, m)
         if mask is not None:
             scores = scores + mask
         weights = self.dropout(scores.softmax(-1))
-        return (weights @ v).transpose(1, 2).flatten(2)  # (B, n, width)
+        y = (weights @ v).transpose(1, 2).flatten(2)  # (B, n, width)
+        return y if packing is None else packing.pack(y)
 
-    def _split(self, x: Tensor) -> Tensor:
+    def _split(self, x: Tensor, packing: Packing | None) -> Tensor:
+        x = x if packing is None else packing.pad(x)
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
 
 
@@ -82,8 +96,8 @@ class SelfAttention(nn.Module):
         self.self = MultiHead(shape)
         self.output = Residual(shape.width, shape)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        return self.output(self.self(x, x, mask), x)
+    def forward(self, x: Tensor, mask: Tensor | None, packing: Packing | None = None) -> Tensor:
+        return self.output(self.self(x, x, mask, packing, packing), x)
 
 
 class CrossAttention(nn.Module):
@@ -94,8 +108,15 @@ class CrossAttention(nn.Module):
         self.att = MultiHead(shape)
         self.output = Residual(shape.width, shape)
 
-    def forward(self, x: Tensor, context: Tensor, mask: Tensor | None) -> Tensor:
-        return self.output(self.att(x, context, mask), x)
+    def forward(
+        self,
+        x: Tensor,
+        context: Tensor,
+        mask: Tensor | None,
+        packing: Packing | None = None,
+        context_packing: Packing | None = None,
+    ) -> Tensor:
+        return self.output(self.att(x, context, mask, packing, context_packing), x)
 
 
 class BertLayer(nn.Module):
@@ -107,6 +128,6 @@ class BertLayer(nn.Module):
         self.intermediate = Expansion(shape)
         self.output = Residual(shape.ffn, shape)
 
-    def forward(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        x = self.attention(x, mask)
+    def forward(self, x: Tensor, mask: Tensor | None, packing: Packing | None = None) -> Tensor:
+        x = self.attention(x, mask, packing)
         return self.output(self.intermediate(x), x)

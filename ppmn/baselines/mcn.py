@@ -66,7 +66,10 @@ class Fusion(nn.Module):
 
 
 class ConsistencyEnergy(nn.Module):
-    """CEM: how well the places that the two branches attend to agree, s^T T c."""
+    """CEM: how well the places that the two branches attend to agree, s^T T c.
+
+    Always in single precision at least: the loss is the logarithm of sums of small products.
+    """
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -74,6 +77,11 @@ class ConsistencyEnergy(nn.Module):
         self.comprehension = nn.Conv2d(channels, 1, 1)
 
     def forward(self, F_as: Tensor, F_ac: Tensor) -> Tensor:
+        dtype = self.segmentation.weight.dtype
+        with torch.autocast(F_as.device.type, enabled=False):
+            return self._energy(F_as.to(dtype), F_ac.to(dtype))
+
+    def _energy(self, F_as: Tensor, F_ac: Tensor) -> Tensor:
         s = self.segmentation(F_as).flatten(1).softmax(1)  # (B, 16 h w)
         c = self.comprehension(F_ac).flatten(1).softmax(1)  # (B, h w)
         rows, columns = fn.normalize(F_as.flatten(2), dim=1), fn.normalize(F_ac.flatten(2), dim=1)

@@ -4,10 +4,11 @@ import math
 from collections.abc import Sequence
 
 import torch
+import torch.nn.functional as fn
 from torch import Tensor, nn
 
 from ppmn.baselines.bert_layers import BertLayer, LayerShape, key_mask
-from ppmn.baselines.region_vectors import stack_padded
+from ppmn.baselines.packing import Packing
 from ppmn.baselines.two_stage import CrossLayer, phrase_scores
 from ppmn.model.text import Tokens
 
@@ -33,18 +34,24 @@ class RegionMatcher(nn.Module):
             words: Vectors of its word pieces (t, C_r).
             captions: Which word pieces belong to which phrase.
         """
-        V, seen = stack_padded(regions)  # (B, R, C), (B, R)
-        L, read = stack_padded(words)  # (B, T, C_r), (B, T)
-        seen = seen | (torch.arange(seen.shape[1], device=seen.device) == 0)  # an image without regions
-        region_mask, word_mask = key_mask(seen), key_mask(read)
-        V, L = self.region_layer(self.regions(V), region_mask), self.words(L)
+        counts = [len(own) for own in regions]
+        words, regions = _with_a_row(words), _with_a_row(regions)
+        read, seen = (Packing.of([len(own) for own in side], words[0].device) for side in (words, regions))
+        read_mask, seen_mask = key_mask(read.valid), key_mask(seen.valid)
+        V = self.region_layer(self.regions(torch.cat(regions)), seen_mask, seen)  # (R of all, C)
+        L = self.words(torch.cat(words))  # (t of all, C)
         for layer in self.cross_layers:
-            L, V = layer(L, V, word_mask, region_mask)
-        A = L @ V.transpose(1, 2) / self.scale  # (B, T, R)
+            L, V = layer(L, V, read_mask, seen_mask, (read, seen))
+        A = read.pad(L) @ seen.pad(V).transpose(1, 2) / self.scale  # (B, T, R)
         N = A.new_zeros(*A.shape[:2], max(len(c.pieces) for c in captions))
         for b, caption in enumerate(captions):
             for n, pieces in enumerate(caption.pieces):
                 N[b, list(pieces), n] = 1
         S = phrase_scores(A, N)  # (B, P, R)
-        sizes = ((len(c.pieces), len(r)) for c, r in zip(captions, regions, strict=True))
+        sizes = zip((len(c.pieces) for c in captions), counts, strict=True)
         return [own[:phrases, :count] for own, (phrases, count) in zip(S, sizes, strict=True)]
+
+
+def _with_a_row(side: Sequence[Tensor]) -> list[Tensor]:
+    """Matrices of one width, a row of zeros in place of none: an image without regions, an empty caption."""
+    return [own if len(own) else fn.pad(own, (0, 0, 0, 1)) for own in side]

@@ -1,6 +1,5 @@
 """From proposed masks to regions: the partition of an image, and one vector per region."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -136,11 +135,3 @@ def matched_regions(members: Tensor, overlap: Tensor) -> Tensor:
         found = overlap.amax(1) > 0
         best[found, overlap[found].argmax(1)] = 1
     return (members.to(best.dtype) @ best).clamp(max=1)
-
-
-def stack_padded(rows: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Matrices of one width in a batch, zeros beyond, and which rows are not padding."""
-    longest = max([1, *(len(r) for r in rows)])
-    batch = torch.stack([fn.pad(r, (0, 0, 0, longest - len(r))) for r in rows])
-    counts = torch.tensor([len(r) for r in rows], device=batch.device)
-    return batch, torch.arange(longest, device=batch.device) < counts[:, None]

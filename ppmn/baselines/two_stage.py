@@ -23,6 +23,7 @@ from ppmn.baselines.bert_layers import (
     SelfAttention,
     key_mask,
 )
+from ppmn.baselines.packing import Packing
 from ppmn.errors import InputError
 from ppmn.files import from_dict, read_json
 
@@ -129,11 +130,18 @@ class CrossLayer(nn.Module):
         self.visn_output = Residual(shape.ffn, shape)
 
     def forward(
-        self, L: Tensor, V: Tensor, word_mask: Tensor, region_mask: Tensor | None
+        self,
+        L: Tensor,
+        V: Tensor,
+        word_mask: Tensor,
+        region_mask: Tensor | None,
+        packed: tuple[Packing, Packing] | tuple[None, None] = (None, None),
     ) -> tuple[Tensor, Tensor]:
-        both = self.visual_attention(L, V, region_mask), self.visual_attention(V, L, word_mask)
-        L = self.lang_self_att(both[0], word_mask)  # (B, T, width)
-        V = self.visn_self_att(both[1], region_mask)  # (B, P, width)
+        words, regions = packed
+        seen = self.visual_attention(L, V, region_mask, words, regions)
+        read = self.visual_attention(V, L, word_mask, regions, words)
+        L = self.lang_self_att(seen, word_mask, words)  # (B, T, width)
+        V = self.visn_self_att(read, region_mask, regions)  # (B, P, width)
         return self.lang_output(self.lang_inter(L), L), self.visn_output(self.visn_inter(V), V)
 
 

@@ -167,7 +167,7 @@ class TwoStageSmall(Method):
         if self.config.stage == "one":
             raise InputError("this model only proposes regions: train its second stage to ground captions")
         words = words or self.text_encoder.encode([caption.ids for caption in captions])
-        inputs = [own.inputs for own, n in zip(encoded.images, per_image, strict=True) for _ in range(n)]
+        inputs = [x for own, n in zip(encoded.images, per_image, strict=True) for x in [own.inputs] * n]
         scores: list[Tensor] = self.matcher(inputs, words, captions)
         return scores
 

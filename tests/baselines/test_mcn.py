@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from support.precision import uses_bfloat16
 from torch import Tensor
 
 from ppmn.baselines.mcn import MCN, ConsistencyEnergy, MCNConfig
@@ -86,6 +87,22 @@ def test_energy_equals_its_formula() -> None:
     d = softmax(c @ w["comprehension.weight"][0, :, 0, 0] + w["comprehension.bias"], 0)
     cosine = a @ c.T / np.outer(np.linalg.norm(a, axis=1), np.linalg.norm(c, axis=1))
     assert cem(F_as, F_ac).item() == pytest.approx(s @ ((cosine + 1) / 2) @ d, abs=1e-12)
+
+
+@uses_bfloat16
+def test_energy_and_loss_are_in_single_precision_under_autocast() -> None:
+    model, (F1, F2, F3, words, lengths) = inputs(3)
+    model, levels = model.float().eval(), [x.float() for x in (F1, F2, F3, words)]
+    with torch.autocast("cpu", torch.bfloat16):
+        output = model(*levels, lengths)
+    assert output.energy is not None and output.energy.dtype == torch.float32
+    rows, columns = (torch.randn(3, 8, *size) for size in ((8, 12), (2, 3)))
+    with torch.autocast("cpu", torch.bfloat16):
+        energy = model.cem(rows, columns)
+    assert torch.equal(energy, model.cem(rows, columns))
+    masks, boxes = (t.float() for t in truths(3))
+    loss = mcn_loss(output.float(), masks, boxes, model.config)
+    assert loss.dtype == torch.float32 and loss.isfinite()
 
 
 def test_the_expression_is_attended_channel_by_channel() -> None:

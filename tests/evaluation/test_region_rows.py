@@ -13,6 +13,7 @@ from ppmn.baselines.region_vectors import (
     partition,
     region_boxes,
 )
+from ppmn.evaluation.proposal_report import ProposalReport
 from ppmn.evaluation.region_rows import best_of_each, best_union, union_of
 from ppmn.model.method import SegmentTargets
 
@@ -47,6 +48,18 @@ def test_best_union_is_the_best_of_all_unions() -> None:
             return (union & mask).sum() / (union | mask).sum()
 
         assert iou(best_union([mask], regions)) == pytest.approx(max(map(iou, every)))
+
+
+def test_recall_of_proposals_by_size() -> None:
+    corner, half, dot = (np.zeros((20, 20), bool) for _ in range(3))
+    corner[:4, :4], half[:, :10], dot[0, 0] = True, True, True  # 4 %, 50 % and 0.25 % of the image
+    report = ProposalReport()
+    report.add([corner, half, dot], [half, corner & (np.arange(20) < 1)])  # a quarter of the corner
+    report.add([half], [])
+    assert report.segments == {"under 1 %": 1, "1 to 10 %": 1, "over 10 %": 2}
+    assert report.found == {"under 1 %": 0, "1 to 10 %": 0, "over 10 %": 1}
+    assert "| all | 4 | 25.0 % |" in report.table()
+    assert "1.0 regions per image, 2 images." in report.table()
 
 
 def test_partition_prefers_instances_and_drops_what_is_taken() -> None:

@@ -1,0 +1,153 @@
+"""The runs and reports of Table 1: what is finished is kept, what was stopped continues."""
+
+import argparse
+import fcntl
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from experiments.table1_choices import HeldOut, choose_settings
+from ppmn.baselines.recipes import BASELINE_PRESETS
+from ppmn.cli.arguments import parse_spec
+from ppmn.config import TrainConfig
+from ppmn.data.panoptic import DataSpec
+from ppmn.evaluation.comparison import RowKind, TableRow
+from ppmn.evaluation.cost import answer_cost, training_cost
+from ppmn.evaluation.evaluate import evaluate, open_narratives_of
+from ppmn.evaluation.predictions import Answers
+from ppmn.evaluation.report import build_report, read_report, write_report
+from ppmn.files import write_json
+from ppmn.grounding.grounder import Grounder, load
+from ppmn.model.folder import MODEL_FILE
+from ppmn.model.method import Method
+from ppmn.model.pyramid import Features
+from ppmn.presets import PRESETS, override
+from ppmn.training.feature_cache import content_key, encoder_fingerprint
+from ppmn.training.sources import open_training_sources
+from ppmn.training.trainer import train
+from ppmn.training.validation import validation_narratives
+
+_log = logging.getLogger("ppmn.table1")
+CHOSEN = "chosen.json"  # in a run's folder: what was chosen on held-out images
+TIMED = 8  # images on which the time of an answer is taken
+
+
+class SharedFeatures:
+    """The outputs of frozen encoders by encoder and image, in memory and in full precision."""
+
+    def __init__(self) -> None:
+        self.found: dict[tuple[str, str], Features] = {}
+
+    def share(self, model: Method) -> None:
+        """Let a model look here before its image encoder computes."""
+        encoder = model.image_encoder
+        compute = encoder.features
+        name = encoder_fingerprint(*encoder.frozen_part())
+
+        def features(images: Sequence[Tensor]) -> list[Features]:
+            found = []
+            for image in images:
+                pixels = image.cpu().numpy()
+                key = (name, content_key(repr(pixels.shape).encode() + pixels.tobytes()))
+                if key not in self.found:
+                    (self.found[key],) = compute([image])
+                found.append(self.found[key])
+            return found
+
+        encoder.features = features  # type: ignore[method-assign]
+
+
+class Runs:
+    """Runs and reports in one folder, which several processes may fill at once."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.out = args, args.out
+        self.specs: list[DataSpec] = [parse_spec(text) for text in args.data]
+        self.test = open_narratives_of([parse_spec(text) for text in args.test])
+        self.features, self.costs = SharedFeatures(), dict[str, dict[str, float]]()
+        self.rows: list[TableRow] = []
+        self.notes: list[str] = []
+
+    def config(self, preset: str, *changes: str, share: float = 1.0) -> TrainConfig:
+        """A preset under the table's budget, of which `share` is used."""
+        args = self.args
+        config = {**PRESETS, **BASELINE_PRESETS}[preset]()
+        sides = (f"model.short_side={args.sides[0]}", f"model.long_side={args.sides[1]}")
+        run = (f"precision={args.precision}", f"seed={args.seed}", f"batch_size={args.batch_size}")
+        epochs = max(1, round(args.epochs * share))
+        # held-out images are measured by `choose_settings`, and only there
+        plan = (f"epochs={epochs}", f"evaluate_every={epochs}", "validation_images=1")
+        for text in (*sides, *run, *plan, *args.set, *changes):
+            name, _, value = text.partition("=")
+            config = override(config, name, value)
+        return config
+
+    def trained(
+        self, name: str, config: TrainConfig, *, init: Path | None = None, cache: str = "cache"
+    ) -> Path:
+        """The folder of a finished run; one that was stopped continues, another process's is waited for."""
+        folder: Path = self.out / "runs" / name
+        with _held(folder.with_suffix(".lock")):
+            if not (folder / MODEL_FILE).is_file():
+                _log.info(f"training {name}")
+                where = self.args.cache if cache == "cache" and self.args.cache else self.out / cache
+                train(config, self.specs, folder, init=init, cache=where)
+            if not (folder / CHOSEN).is_file():
+                grounder = self.opened(folder)
+                write_json(folder / CHOSEN, choose_settings(grounder, folder, self.held_out(config)))
+        return folder
+
+    def opened(self, folder: str | Path) -> Grounder:
+        """A model that shares the tokens of its frozen encoder with the other rows."""
+        grounder = load(folder, runtime="torch")
+        self.features.share(grounder.model)
+        return grounder
+
+    def held_out(self, config: TrainConfig) -> HeldOut:
+        """Narratives of the images held out from training, by which settings are chosen."""
+        config = replace(config, validation_images=self.args.validation_images)
+        return validation_narratives(open_training_sources(self.specs), config)
+
+    def measured(
+        self,
+        name: str,
+        grounder: Grounder,
+        answers: Answers,
+        runs: Sequence[Path] = (),
+        kind: RowKind = "system",
+        model: str | Path = "",
+    ) -> None:
+        """Add a row; the test data is read only if its report is not there yet.
+
+        The costs are those of `runs`, the last of which is the model, or those of `model`.
+        """
+        file = self.out / "reports" / f"{name.replace(' ', '_')}.json"
+        if not file.is_file():
+            _log.info(f"measuring {name}")
+            found = evaluate(answers, self.test)
+            report = build_report(found.metric, name, grounder.threshold, self.test)
+            if runs or model:
+                report["cost"] = self.cost(model or runs[-1]) | (training_cost(runs) if runs else {})
+            write_report(report, file)
+        self.rows.append(TableRow(name, read_report(file), kind))
+
+    def cost(self, model: str | Path) -> dict[str, float]:
+        """Parameters and times of a model's answers, taken once, without tokens of other rows."""
+        key = str(model)
+        if key not in self.costs:
+            some = [n for source in self.test.values() for n in source[:TIMED]][:TIMED]
+            self.costs[key] = answer_cost(load(model, runtime="torch"), some)
+        return self.costs[key]
+
+
+@contextmanager
+def _held(file: Path) -> Iterator[None]:
+    """A lock between processes; whoever comes second waits."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
