@@ -42,7 +42,10 @@ def parse_arguments(description: str | None, add: Callable[[argparse.ArgumentPar
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal results (default: 0)")
     parser.add_argument("--json", type=Path, help="write every figure")
     add(parser)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not args.data_root.is_dir():
+        parser.error(f"{args.data_root} is not a folder")
+    return args
 
 
 def load_models(names: Sequence[str]) -> dict[str, Grounder]:
