@@ -10,21 +10,18 @@ from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
-import torch
 from tqdm import tqdm
 
 import ppmn
 from experiments.measure_words import expression_probes
-from experiments.probes import Probe, held_out_sources, limited
+from experiments.probes import Probe, by_image_and_caption, held_out_sources, limited
 from ppmn.data.panoptic import IGNORE_ID
 from ppmn.evaluation.metrics import iou
 from ppmn.evaluation.selection import read_segment_ids
 from ppmn.files import replacing
 from ppmn.grounding.answers import postprocess_maps
-from ppmn.grounding.calibration import MapEvidence, map_features
-from ppmn.grounding.encoded_image import EncodedImage
+from ppmn.grounding.calibration import map_features
 from ppmn.grounding.grounder import Grounder
-from ppmn.grounding.torch_runtime import raw_maps
 
 _PER_IMAGE = 4  # phrases that people wrote
 
@@ -76,37 +73,30 @@ def read_rows(file: Path) -> list[AnswerRow]:
 
 
 def _measure_part(model: str, groups: Sequence[list[Probe]], threads: int, shown: bool) -> list[AnswerRow]:
-    torch.set_num_threads(threads)
-    grounder = ppmn.load(model, runtime="torch")
+    grounder = ppmn.load(model, threads=threads)
     progress = tqdm(groups, grounder.name, unit="image", disable=None if shown else True)
     return [row for mine in progress for row in measure_image(grounder, mine)]
 
 
 def measure_image(grounder: Grounder, probes: Sequence[Probe]) -> Iterator[AnswerRow]:
-    """The rows of one image, which is encoded once."""
+    """The rows of one image, which is encoded once, as is every caption."""
     encoded = grounder.encode(probes[0].image.file)
     ids = read_segment_ids(probes[0].image)
-    evidence = _evidence(grounder, encoded, probes)
-    maps = postprocess_maps(evidence.responses, grounder.runtime.config)
-    features = map_features(evidence, maps, grounder.threshold)
-    for number, probe in enumerate(probes):
-        mask = encoded.geometry.mask(maps[number], grounder.threshold) & (ids != IGNORE_ID)
-        truth = np.isin(ids, probe.segment_ids)
-        yield AnswerRow(
-            probe.row,
-            probe.image.file.stem,
-            bool(probe.segment_ids),
-            features[number].tolist(),
-            None if evidence.presence is None else float(evidence.presence[number]),
-            not mask.any(),
-            iou(mask, truth) if truth.any() else 0.0,
-        )
-
-
-@torch.inference_mode()
-def _evidence(grounder: Grounder, encoded: EncodedImage, probes: Sequence[Probe]) -> MapEvidence:
-    """All probes of an image at once; each is a caption of its own, and captions do not know each other."""
-    tokenize = grounder.model.text_encoder.tokenize
-    captions = [tokenize(probe.caption, [probe.span]) for probe in probes]
-    maps, queries = grounder.model.ground(encoded.features, captions, per_image=[len(captions)])
-    return raw_maps(maps, queries).evidence()
+    (captions,) = by_image_and_caption(probes).values()
+    for caption, numbers in captions.items():
+        mine = [probes[number] for number in numbers]
+        evidence = encoded.maps(caption, [probe.span for probe in mine]).evidence()
+        maps = postprocess_maps(evidence.responses, grounder.runtime.config)
+        features = map_features(evidence, maps, grounder.threshold)
+        for number, probe in enumerate(mine):
+            mask = encoded.geometry.mask(maps[number], grounder.threshold)
+            truth = np.isin(ids, probe.segment_ids)
+            yield AnswerRow(
+                probe.row,
+                probe.image.file.stem,
+                bool(probe.segment_ids),
+                features[number].tolist(),
+                None if evidence.presence is None else float(evidence.presence[number]),
+                not mask.any(),
+                iou(mask & (ids != IGNORE_ID), truth) if truth.any() else 0.0,
+            )

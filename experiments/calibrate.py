@@ -2,11 +2,12 @@
 
 python -m experiments.calibrate --model DIR --data-root PHOTOS --rows ROWS.jsonl [--images 200] [--write]
 
-One pass over the images writes a line per phrase to ROWS.jsonl; if the file is there, it is read instead. The
-phrases are those of narratives, names of categories and what people wrote (in the image), and random, nearest
-and swapped ones (not in the image, see measure_absent.py). Presence is a logistic regression on MAP_FEATURES,
-the network's own logit among them; with its limit 5 % of the phrases that are in the image have no mask. The
-score is a logistic regression of the IoU on the same features, over all phrases whose mask is shown.
+One pass over the images, on the runtime and in the precision that `ppmn.load` chooses, writes a line per
+phrase to ROWS.jsonl; if the file is there, it is read instead. The phrases are those of narratives, names
+of categories and what people wrote (in the image), and random, nearest and swapped ones (not in the image,
+see measure_absent.py). Presence is a logistic regression on MAP_FEATURES, the network's own logit among
+them; with its limit 5 % of the phrases that are in the image have no mask. The score is a logistic
+regression of the IoU on the same features, over all phrases whose mask is shown.
 
 Errors are cross-fitted: images are halved by a second hash of their names, and each half is measured with the
 fit of the other. --write puts the fit on all images into DIR/config.json.

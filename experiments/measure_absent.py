@@ -9,7 +9,6 @@ of another image's narrative whose categories are absent. Caught and lost by def
 """
 
 import argparse
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +58,12 @@ class Absentees:
             id: self.lexicon.category_ids(Word(name, NounForm.SINGULAR)) | {id}
             for id, name in self.names.items()
         }
-        vectors = {}
+        ids = [encoder.tokenize(name, []).ids for name in self.names.values()]
         with torch.inference_mode():
-            for id, name in self.names.items():
-                vector = encoder([encoder.tokenize(name, [(0, len(name))])]).vectors.mean(0)
-                vectors[id] = (vector / vector.norm()).cpu().numpy()
-        self.vectors = vectors
+            means = [words.mean(0) for words in encoder.encode(ids)]
+        self.vectors = {
+            id: (mean / mean.norm()).cpu().numpy() for id, mean in zip(self.names, means, strict=True)
+        }
 
     def probes(self, image: PanopticImage, rng: np.random.Generator, count: int) -> Iterator[Probe]:
         """So many random absent categories, as many nearest ones, and as many present ones as both."""
@@ -122,17 +121,17 @@ def make_probes(args: argparse.Namespace) -> list[Probe]:
 
 def score(grounder: Grounder, probes: Sequence[Probe]) -> list[Score]:
     """The answer to every probe; each image is encoded once, and its phrases of one caption together."""
-    by_image: dict[Path, dict[tuple[str, str], list[Probe]]] = defaultdict(lambda: defaultdict(list))
-    for probe in probes:
-        by_image[probe.image.file][probe.row, probe.caption].append(probe)
+    images = shared.by_image_and_caption(probes)
     found = []
-    for file, captions in tqdm(by_image.items(), grounder.name, unit="image"):
+    for file, captions in tqdm(images.items(), grounder.name, unit="image", disable=None):
         encoded = grounder.encode(file)
-        for (row, caption), mine in captions.items():
-            for phrase in encoded.ground(caption, spans=[p.span for p in mine]):
+        for caption, numbers in captions.items():
+            mine = [probes[number] for number in numbers]
+            answers = encoded.ground(caption, spans=[p.span for p in mine])
+            for probe, phrase in zip(mine, answers, strict=True):
                 drawn = phrase.absent or phrase.area > 0
                 value = phrase.mean_response if phrase.presence is None else phrase.presence * drawn
-                found.append(Score(row, file, value, not phrase.area))
+                found.append(Score(probe.row, file, value, not phrase.area))
     return found
 
 

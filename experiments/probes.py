@@ -42,7 +42,10 @@ def parse_arguments(description: str | None, add: Callable[[argparse.ArgumentPar
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal results (default: 0)")
     parser.add_argument("--json", type=Path, help="write every figure")
     add(parser)
-    return parser.parse_args()
+    args = parser.parse_args()
+    if not args.data_root.is_dir():
+        parser.error(f"{args.data_root} is not a folder")
+    return args
 
 
 def load_models(names: Sequence[str]) -> dict[str, Grounder]:
@@ -72,21 +75,28 @@ def limited(probes: Sequence[Probe], images: int | None, seed: int) -> list[Prob
     return [p for p in probes if p.image.file in chosen]
 
 
+def by_image_and_caption(probes: Sequence[Probe]) -> dict[Path, dict[str, list[int]]]:
+    """The numbers of the probes of each image's captions: what is computed once for several of them."""
+    numbers: dict[Path, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+    for number, probe in enumerate(probes):
+        numbers[probe.image.file][probe.caption].append(number)
+    return numbers
+
+
 def measure(grounder: Grounder, probes: Sequence[Probe]) -> list[float]:
     """The IoU of every probe with its segments; each image is encoded once."""
-    by_image: dict[Path, list[int]] = defaultdict(list)
-    for number, probe in enumerate(probes):
-        by_image[probe.image.file].append(number)
     ious = [0.0] * len(probes)
-    for file, numbers in tqdm(by_image.items(), grounder.name, unit="image"):
+    for file, captions in tqdm(
+        by_image_and_caption(probes).items(), grounder.name, unit="image", disable=None
+    ):
         encoded = grounder.encode(file)
-        ids = read_segment_ids(probes[numbers[0]].image)
-        for number in numbers:
-            probe = probes[number]
-            response = encoded.responses(probe.caption, [probe.span])[0]
-            mask = encoded.geometry.mask(response, grounder.threshold) & (ids != IGNORE_ID)
-            truth = np.isin(ids, probe.segment_ids)
-            ious[number] = iou(mask, truth) if truth.any() else 0.0
+        ids = read_segment_ids(probes[next(iter(captions.values()))[0]].image)
+        for caption, numbers in captions.items():
+            responses = encoded.responses(caption, [probes[number].span for number in numbers])
+            for number, response in zip(numbers, responses, strict=True):
+                mask = encoded.geometry.mask(response, grounder.threshold) & (ids != IGNORE_ID)
+                truth = np.isin(ids, probes[number].segment_ids)
+                ious[number] = iou(mask, truth) if truth.any() else 0.0
     return ious
 
 

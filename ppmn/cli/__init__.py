@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from ppmn import __version__
 from ppmn.cli import ablate, compare, convert, data, evaluate, export, ground, profile, push, serve, train
@@ -33,7 +34,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = build_parser().parse_args(argv)
     show_log()
     try:
-        return args.run(args) or 0
+        code = args.run(args) or 0
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # what reads the output has seen enough; Python would complain at exit
+        with suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + 13  # as SIGPIPE ends other programs
     except InputError as error:
         print(f"ppmn: {error}", file=sys.stderr)
         return 2

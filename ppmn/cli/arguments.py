@@ -103,7 +103,7 @@ def parse_spec(text: str) -> "DataSpec":
     if not Path(rest).is_dir() and ":" in rest:
         root, _, split = rest.rpartition(":")
     if not root or not Path(root).is_dir():
-        raise InputError(f"data {text}: {root or rest!r} is not a folder")
+        raise InputError(f"the data {root or rest!r} is not a folder")
     if split is not None and split not in splits(Path(root)):
         raise InputError(f"data {text}: no split {split!r}; {root} has {', '.join(splits(Path(root)))}")
     return DataSpec(Path(root), split, weight, incomplete)

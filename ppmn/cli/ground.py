@@ -107,6 +107,8 @@ def _ground_one(source: Path, caption: str, args: argparse.Namespace, options: "
     if args.json and not to_stdout:
         check_writable([Path(args.json)])
     image = sys.stdin.buffer.read() if args.image == "-" else source
+    if not image:
+        raise InputError("nothing came from standard input, where the image should be")
     with redirect_stdout(sys.stderr) if to_stdout else nullcontext():
         grounding = options.ground(options.load(), image, caption)
         for warning in grounding.warnings:

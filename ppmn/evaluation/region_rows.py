@@ -22,6 +22,7 @@ from ppmn.evaluation.predictions import Answers, measurable
 from ppmn.evaluation.selection import read_segment_ids
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.maps import MapGeometry
+from ppmn.grounding.torch_runtime import TorchRuntime
 from ppmn.images import read_image
 from ppmn.types import Mask
 
@@ -31,8 +32,8 @@ Answer = tuple[Mask, float]
 
 def own_answers(grounder: Grounder) -> Answers:
     """What a model answers; of one that only proposes, the best region of each annotated segment."""
-    runtime = getattr(grounder, "runtime", None)
-    model = getattr(runtime, "model", None)  # None on ONNX Runtime, which runs PPMN only
+    runtime = grounder.runtime
+    model = runtime.model if isinstance(runtime, TorchRuntime) else None  # ONNX Runtime runs PPMN only
     if isinstance(model, TwoStageSmall) and model.config.stage == "one":
         return oracle_answers(grounder)
     return model_answers(grounder)

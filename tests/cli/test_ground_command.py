@@ -2,6 +2,7 @@
 
 import io
 import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -48,6 +49,38 @@ def test_one_image_is_reported_and_saved(
     files = ("grounding.json", "overlay.png", "masks", "panoptic.png", "panoptic.json", "page.html")
     assert {file.name for file in out.iterdir()} == {*files, "rounds.png"}
     assert len(list((out / "masks").iterdir())) == 4
+
+
+def test_a_reader_that_closes_early_ends_the_command_quietly(model: str, tmp_path: Path) -> None:
+    image = save_image(tmp_path / "image.png")
+    command = [
+        sys.executable,
+        "-m",
+        "ppmn.cli",
+        "ground",
+        str(image),
+        "a dog",
+        "--model",
+        model,
+        "--json",
+        "-",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        errors = process.stderr.read()
+    assert process.returncode == 141 and "dog" in errors
+    assert "Traceback" not in errors and "BrokenPipe" not in errors
+
+
+def test_empty_standard_input_is_named(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
+    assert main(["ground", "-", "a dog", "--model", model]) == 2
+    assert capsys.readouterr().err.splitlines() == [
+        "ppmn: nothing came from standard input, where the image should be"
+    ]
 
 
 def test_a_caption_in_another_language_is_warned_of(

@@ -2,7 +2,7 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ from support.rectangles import CLOSE, DOGS, write_source
 import ppmn
 from experiments import answer_rows, calibrate, measure_absent, measure_instances
 from experiments.answer_rows import AnswerRow, read_rows
-from experiments.calibrate import cross_fitted, fit, half, logistic_regression, reliability
+from experiments.calibrate import cross_fitted, fit, half, logistic_regression, reliability, shown
 from ppmn.config import ModelConfig, PointingConfig
 from ppmn.grounding.calibration import MAP_FEATURES, logistic, presence_probability
 from ppmn.grounding.grounder import Grounder
@@ -54,6 +54,17 @@ def test_fit_recovers_presence_and_its_limit() -> None:
     values = presence_probability(np.array([r.features for r in rows if r.present]), found)
     assert np.mean(values < found.min_presence) == pytest.approx(0.05, abs=0.01)
     assert len(found.score_weights) == len(MAP_FEATURES) + 1
+
+
+def test_what_has_no_mask_anyway_counts_among_the_phrases_lost() -> None:
+    rows = made_up_rows()
+    present = [row for row in rows if row.present]
+    surest = sorted(present, key=lambda row: -row.features[PRESENCE])[: len(present) // 50]
+    rows = [replace(row, empty=row in surest) for row in rows]
+    config = fit(rows)
+    kept = [row for row in shown(rows, config) if row.present]
+    assert 1 - len(kept) / len(present) == pytest.approx(0.05, abs=1 / len(present))
+    assert config.min_presence < fit(made_up_rows()).min_presence
 
 
 def test_cross_fitted_errors_are_small_where_the_world_is_logistic() -> None:

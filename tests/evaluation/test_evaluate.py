@@ -82,6 +82,8 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Fake:
     """A model that reads the segment ids from the pixels and answers as its name says."""
 
+    runtime = None  # it runs nothing
+
     def __init__(self, name: str, sides: tuple[int, int] = (800, 1333), **_: Any):
         self.name, self.threshold, self.preprocess = name, 0.4, Preprocess(*sides)
 

@@ -108,6 +108,8 @@ def test_groundings_agree_and_a_batch_equals_its_images(pair: tuple[Grounder, Gr
             assert np.abs(phrase.map - other.map).max() < 2e-3
             np.testing.assert_array_equal(phrase.map, single.map)
             assert (phrase.presence is None) == (other.presence is None)
+            if phrase.presence is not None:
+                assert phrase.presence == pytest.approx(other.presence, abs=1e-3)
 
 
 def test_several_threads_get_the_same_answers(pair: tuple[Grounder, Grounder]) -> None:
