@@ -2,18 +2,22 @@
 
     python -m bench.corpus                        # compact on 60 images, a random model on 400
     python -m bench.corpus --images 8 --random 40
+    python -m bench.corpus --parts growth         # one part of it, of random, growth, compact and costs
+    python -m bench.corpus --parts compact --actors 1
 
 Starting Ray and loading the model are not counted: the clock of the plain loop starts after its first image,
 that of the engine with its first shards. CPU seconds per image tell more than the rate on a busy machine.
 """
 
 import argparse
+import hashlib
 import os
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -24,15 +28,18 @@ import torch
 from PIL import Image
 
 import ppmn
-from ppmn.config import ModelConfig, ResNetConfig
+from ppmn.config import ModelConfig, ResNetConfig, TextConfig
 from ppmn.grounding.corpus_pool import PoolOptions, connected
 from ppmn.grounding.corpus_run import corpus
+from ppmn.grounding.corpus_shards import ResultFolder, ShardInfo, phrase_rows
+from ppmn.images import read_image
 from ppmn.model.folder import build_model, save_model
-from ppmn.model.locate import model_folder, read_config
+from ppmn.model.locate import MODEL_PREFIX
 
 CAPTION = "In this image there are two dogs on the green grass, and a red ball under the blue sky."
 SIZES = ((480, 640), (640, 480), (427, 640), (600, 400))
 SHARD_SIZE = 4
+PARTS = ("random", "growth", "compact", "costs")
 
 
 @dataclass(frozen=True)
@@ -51,19 +58,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--images", type=int, default=60, metavar="N", help="for compact (default: 60)")
     parser.add_argument("--random", type=int, default=400, metavar="N", help="for a small one (default: 400)")
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="what to measure (default: all)"
+    )
+    parser.add_argument("--actors", nargs="+", type=int, default=(1, 2), metavar="N", help="default: 1 2")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory() as root, connected(None):
+    os.environ.setdefault("RAY_worker_niceness", "0")  # of actors too, as of the plain loop
+    with tempfile.TemporaryDirectory() as root:
         folder = Path(root)
-        name = random_model(folder / "random_model")
-        compare("random model", name, args.random, folder / "random")
+        if "costs" in args.parts:
+            costs(draw(folder / "costs", min(args.images, 8)), folder / "answers")
+        if set(args.parts) != {"costs"}:
+            with connected(None):
+                engine(args, folder)
+
+
+def engine(args: argparse.Namespace, folder: Path) -> None:
+    """The parts that run on Ray."""
+    name = random_model(folder / "random_model")
+    if "random" in args.parts:
+        compare("random model", name, args.random, folder / "random", args.actors)
+    if "growth" in args.parts:
         growth(name, args.random, folder / "growth")
-        if args.images:
-            compare("compact", "compact", args.images, folder / "compact")
+    if "compact" in args.parts:
+        compare("compact", "compact", args.images, folder / "compact", args.actors)
 
 
 def random_model(folder: Path) -> str:
     """A small network with random weights that reads the text encoder of compact."""
-    text = read_config(model_folder("compact")).text
+    text = TextConfig(f"{MODEL_PREFIX}compact")
     image = ResNetConfig(depth=18, form="torchvision", norm="group", width=8, channels=32)
     sizes = {"short_side": 64, "long_side": 128, "channels": 32, "rounds": 2, "pixels": 12}
     torch.manual_seed(0)
@@ -82,19 +105,19 @@ def draw(folder: Path, count: int) -> Path:
     return folder
 
 
-def compare(title: str, model: str, count: int, folder: Path) -> None:
-    """Print the speed of the plain loop before and after that of one and of two actors, and the ratios."""
+def compare(title: str, model: str, count: int, folder: Path, actors: Iterable[int]) -> None:
+    """Print the speed of the plain loop before and after that of so many actors, and the ratios."""
     images = draw(folder / "images", count)
     before = plain(model, images)
-    engine = {n: by_actors(model, images, folder / f"out{n}", n) for n in (1, 2)}
+    pools = {n: by_actors(model, images, folder / f"out{n}", n) for n in actors}
     loops = (before, plain(model, images))
     rate, cpu = mean(loop.rate for loop in loops), mean(loop.cpu for loop in loops)
     print(f"{title}, {count} images of {len(SIZES)} sizes")
     for loop in loops:
         print(f"  plain loop: {loop}")
-    for actors, speed in engine.items():
+    for n, speed in pools.items():
         ratio = f"{speed.rate / rate:.2f} of the plain rate, {cpu / speed.cpu:.2f} by CPU"
-        print(f"  {actors} actors of {threads(actors)} threads: {speed}; {ratio}", flush=True)
+        print(f"  {n} actors of {threads(n)} threads: {speed}; {ratio}", flush=True)
 
 
 def plain(model: str, images: Path) -> Speed:
@@ -125,6 +148,45 @@ def by_actors(model: str, images: Path, out: Path, actors: int) -> Speed:
     seconds = files[-1].stat().st_mtime - files[actors - 1].stat().st_mtime
     warm = [cpu for number, cpu in watch.cpu if number >= actors]
     return Speed(count / seconds, (warm[-1] - warm[0]) / count, watch.memory)
+
+
+def costs(images: Path, out: Path) -> None:
+    """Print the CPU time of each part of the work on one image, of compact with one thread."""
+    grounder = ppmn.load("compact", device="cpu", threads=1)
+    files = sorted(images.iterdir())
+    grounder.ground(files[0], CAPTION)
+    spent: dict[str, float] = defaultdict(float)
+    rows: list[dict] = []
+
+    @contextmanager
+    def part(name: str) -> Iterator[None]:
+        start = time.process_time()
+        yield
+        spent[name] += 1e3 * (time.process_time() - start) / len(files)
+
+    for file in files:
+        with part("reading and hashing"):
+            digest = hashlib.sha256(content := file.read_bytes()).hexdigest()
+        with part("decoding"):
+            image = read_image(content)
+        with part("image encoder"):
+            encoded = grounder.encode(image)
+        with part("text encoder, matching and rounds"):
+            found = encoded.ground(CAPTION)
+        with part("masks and their RLE"):
+            rows += phrase_rows(found, image=file.name, image_sha256=digest, model_sha256="")
+    results = ResultFolder(str(out))
+    results.prepare()
+    results.write_shard("first", rows, [], ShardInfo(""))  # imports and threads of Arrow
+    with part("writing"):
+        results.write_shard("shard", rows, [], ShardInfo(""))
+    print(
+        f"compact, {len(files)} images, {len(rows) // len(files)} phrases, {grounder.runtime.name}, 1 thread"
+    )
+    for name, milliseconds in spent.items():
+        print(f"  {name}: {milliseconds:.1f} ms of CPU per image")
+    size = (out / "shards" / "shard.parquet").stat().st_size
+    print(f"  all: {sum(spent.values()):.1f} ms of CPU and {size / 1e3 / len(files):.1f} kB per image")
 
 
 def growth(model: str, count: int, folder: Path) -> None:

@@ -157,6 +157,8 @@ def _ground_corpus(
             raise InputError(
                 f"{name} cannot be used with --engine ray, which writes Parquet, and --json COCO"
             )
+    if args.json == "-":
+        raise InputError("--json names a file with --engine ray; it cannot be -")
     done = corpus(
         args.image,
         out,

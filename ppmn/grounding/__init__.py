@@ -1,6 +1,11 @@
 """From an image and a caption to a mask for every noun phrase."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ppmn.grounding.corpus_run import corpus
+
+__all__ = ["corpus"]
 
 
 def __getattr__(name: str) -> Any:

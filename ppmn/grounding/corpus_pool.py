@@ -8,9 +8,10 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,8 +70,7 @@ def connected(address: str | None) -> Iterator[Any]:
     if address is None:
         _start_here(ray, options)
     else:
-        _check_answers(address)
-        _within_limit(lambda: ray.init(address=address, **options), address)
+        _within_limit(lambda: _connect(ray, address, options), address)
     try:
         yield ray
     finally:
@@ -85,21 +85,18 @@ def _start_here(ray: Any, options: Mapping[str, Any]) -> None:
         raise InputError(f"Ray could not be started on this machine ({reason})") from error
 
 
-def _check_answers(address: str) -> None:
-    """Refuse an address at which nothing listens; Ray itself would try for minutes."""
-    host, _, port = address.rpartition(":")
-    if address == "auto":
-        return
-    if not host or not port.isdecimal():
-        raise InputError(f"the address {address!r} must be auto or HOST:PORT")
-    try:
+def _connect(ray: Any, address: str, options: Mapping[str, Any]) -> None:
+    """Connect, unless nothing listens at the address: Ray itself would try for minutes."""
+    if address != "auto":
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise InputError(f"the address {address!r} must be auto or HOST:PORT")
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS / 2).close()
-    except OSError as error:
-        raise InputError(f"no Ray cluster answers at {address} ({error})") from error
+    ray.init(address=address, **options)
 
 
 def _within_limit(connect: Callable[[], Any], address: str) -> None:
-    """Connect in a thread of its own, since Ray may try for minutes."""
+    """Connect in a thread of its own: Ray may try for minutes, and so may the search for a host's address."""
     faults: list[BaseException] = []
 
     def run() -> None:
@@ -113,6 +110,8 @@ def _within_limit(connect: Callable[[], Any], address: str) -> None:
     thread.join(_CONNECT_SECONDS)
     if thread.is_alive():
         raise InputError(f"no Ray cluster answers at {address} within {_CONNECT_SECONDS} seconds")
+    if faults and isinstance(faults[0], InputError):
+        raise faults[0]
     if faults:
         reason = str(faults[0]).strip().partition("\n")[0]
         raise InputError(f"no Ray cluster answers at {address} ({reason})") from faults[0]
@@ -142,12 +141,13 @@ def run_pool(
     """
     _configure(ray)
     constructor = {"worker": worker, "arguments": dict(arguments), "threads": options.threads}
+    constructor["folder"] = str(Path.cwd())
     remaining = iter(rows)
     while window := list(islice(remaining, _WINDOW)):
         actors, resources = _resources(ray, options)
         pool = ray.data.ActorPoolStrategy(size=min(actors, len(window)), max_tasks_in_flight_per_actor=2)
         blocks = ray.data.from_items(window, override_num_blocks=len(window))
-        done = blocks.map(_Threads, fn_constructor_kwargs=constructor, compute=pool, **resources)
+        done = blocks.map(_Process, fn_constructor_kwargs=constructor, compute=pool, **resources)
         yield from _results(done)
 
 
@@ -172,11 +172,13 @@ def _resources(ray: Any, options: PoolOptions) -> tuple[int, dict[str, float]]:
     return actors, reserved | ({"num_gpus": 1} if gpus else {})
 
 
-class _Threads:
-    """A worker made in a process with a fixed number of threads."""
+class _Process:
+    """A worker made in a process with a fixed number of threads, and in the folder of the driver."""
 
-    def __init__(self, worker: type, arguments: dict[str, Any], threads: int) -> None:
+    def __init__(self, worker: type, arguments: dict[str, Any], threads: int, folder: str) -> None:
         torch.set_num_threads(threads)
+        with suppress(OSError):  # this node does not have it: names that are not relative can be read
+            os.chdir(folder)  # an actor starts in the folder in which its cluster was started
         self.worker = worker(**arguments)
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:

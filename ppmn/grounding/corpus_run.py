@@ -4,12 +4,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
+from ppmn import __version__
 from ppmn.errors import InputError
 from ppmn.files import check_writable
 from ppmn.grounding.corpus_items import Chunk
@@ -90,25 +92,38 @@ def corpus(
     settings = CorpusSettings.of(model, caption=caption, batch_size=batch_size, **options)
     if coco is not None:
         check_writable([coco])
-    results = ResultFolder(str(out))
-    images = CorpusSource(str(source), caption=caption, leave_out=str(out), shard_size=shard_size)
-    results.prepare()
-    results.delete("_SUCCESS")
     start = time.perf_counter()
-    names: set[str] = set()
-    with connected(pool.address) as ray:
-        arguments = {"settings": settings, "location": str(out)}
-        arguments |= {"device": pool.device, "threads": pool.threads}
-        rows = map(asdict, _named(images.chunks(), names))
-        counts = _follow(run_pool(ray, ChunkWorker, arguments, rows, pool), images.images)
+    # a source may take long to list: an address that does not answer is told before
+    with connected(pool.address) if pool.address else nullcontext():
+        results = ResultFolder(str(out))
+        images = CorpusSource(str(source), caption=caption, leave_out=str(out), shard_size=shard_size)
+        results.prepare()
+        results.delete("_SUCCESS")
+        names: set[str] = set()
+        counts = _ground(images, results, settings, pool, names)
     if old := results.keep_only(names):
         _log.info("%d shards of images that are no longer in %s were removed", old, source)
     there = {name: counts[name] for name in ("images", "phrases", "errors")}
-    results.finish({**there, "shards": len(names), "settings": asdict(settings)})
+    results.finish({**there, "shards": len(names), "settings": asdict(settings), "ppmn": __version__})
     if coco is not None:
         write_coco(results, coco)
     seconds = time.perf_counter() - start
     return CorpusSummary(counts["grounded"], counts["failed"], **there, seconds=seconds)
+
+
+def _ground(
+    images: CorpusSource,
+    results: ResultFolder,
+    settings: CorpusSettings,
+    pool: PoolOptions,
+    names: set[str],
+) -> Counter[str]:
+    """Write the shards of all chunks, whose names are added to `names`; returns the counts."""
+    with connected(pool.address) as ray:
+        arguments = {"settings": settings, "location": results.location}
+        arguments |= {"device": pool.device, "threads": pool.threads}
+        rows = map(asdict, _named(images.chunks(), names))
+        return _follow(run_pool(ray, ChunkWorker, arguments, rows, pool), images.images)
 
 
 def _named(chunks: Iterable[Chunk], names: set[str]) -> Iterator[Chunk]:

@@ -91,9 +91,9 @@ class ResultFolder:
     """
 
     def __init__(self, location: str) -> None:
-        self.location = location
         self.system, self.path = open_location(location)
         self.local = isinstance(self.system, fs.LocalFileSystem)
+        self.location = self.path if self.local else location
 
     def prepare(self) -> None:
         """Make the folder; refused if nothing can be written to it."""

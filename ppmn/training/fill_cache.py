@@ -45,6 +45,7 @@ def fill_cache(
     Raises:
         InputError: Ray does not answer, features cannot be cached, or the cache cannot be written.
     """
+    cache = cache.expanduser().absolute()  # a node that lacks the current folder must not take another one
     arguments = {"config": config, "specs": list(specs), "cache": cache, "init": init}
     data = open_cached_set(config, specs, cache, init)
     numbers = data_numbers(data)

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -16,26 +15,27 @@ from typing import Any
 
 import duckdb
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 from support.corpus import (
+    assert_nearly_equal,
     bomb,
     caption_of,
     ground_here,
     image_bytes,
+    parquet_of,
     random_model,
     shard_rows,
     single_process_rows,
     write_images,
+    write_tar,
 )
 
 from ppmn.cli import main
 from ppmn.errors import InputError
-from ppmn.grounding import corpus_worker
+from ppmn.grounding import corpus_run, corpus_worker
 from ppmn.grounding.corpus_items import CorpusItem
 from ppmn.grounding.corpus_shards import ResultFolder, write_coco
 from ppmn.grounding.corpus_sources import CorpusSource, read_chunk
@@ -61,12 +61,20 @@ def test_rows_equal_the_plain_loop(images: Path, model: str, tmp_path: Path) -> 
     assert counts == {"images": 12, "errors": 0, "phrases": len(expected), "computed": 12}
 
 
-def test_batches_of_one_size_find_the_same(images: Path, model: str, tmp_path: Path) -> None:
-    ground_here(str(images), tmp_path / "out", model, batch_size=3)
-    expected = single_process_rows(model, images)
-    found = shard_rows(tmp_path / "out")
-    assert [row["phrase"] for row in found] == [row["phrase"] for row in expected]
-    assert [r["score"] for r in found] == pytest.approx([r["score"] for r in expected], abs=1e-3)
+@pytest.mark.parametrize(("batch_size", "threads"), [(3, 1), (1, 2)])
+def test_other_settings_find_nearly_the_same(
+    model: str, tmp_path: Path, batch_size: int, threads: int
+) -> None:
+    images = write_images(tmp_path / "images", 6)
+    ground_here(str(images), tmp_path / "out", model, threads=threads, batch_size=batch_size)
+    assert_nearly_equal(shard_rows(tmp_path / "out"), single_process_rows(model, images))
+
+
+@pytest.mark.soak
+def test_other_settings_of_the_included_model_find_nearly_the_same(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", 8)
+    ground_here(str(images), tmp_path / "out", "compact", threads=2, batch_size=4)
+    assert_nearly_equal(shard_rows(tmp_path / "out"), single_process_rows("compact", images))
 
 
 @given(st.lists(st.integers(1, 3), max_size=40), st.integers(1, 5))
@@ -147,22 +155,6 @@ def test_pandas_duckdb_and_coco_read_the_results(images: Path, model: str, tmp_p
     assert {a["category_id"] for a in coco["annotations"]} == {c["id"] for c in coco["categories"]}
 
 
-def write_tar(file: Path, count: int) -> Path:
-    with tarfile.open(file, "w") as tar:
-        for number in range(count):
-            caption = json.dumps({"caption": caption_of(number)}).encode()
-            for suffix, content in (("png", image_bytes(number)), ("json", caption)):
-                member = tarfile.TarInfo(f"{number:05d}.{suffix}")
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
-    return file
-
-
-def parquet_of(file: Path, **columns: list[Any]) -> Path:
-    pq.write_table(pa.table(columns), file, row_group_size=5)
-    return file
-
-
 def test_all_sources_hold_the_same(images: Path, tmp_path: Path) -> None:
     files = sorted(images.rglob("*.png"), key=lambda file: file.name)
     captions = [caption_of(number) for number in range(12)]
@@ -231,6 +223,40 @@ def test_a_full_disk_leaves_complete_shards(images: Path, model: str, tmp_path: 
     assert len(pd.read_parquet(tmp_path / "out" / "shards")) > 0
 
 
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_tells_the_rate_and_failures_as_they_happen(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    seen: list[tuple[str, str]] = []
+
+    def reports() -> Iterator[dict[str, Any]]:
+        same = {"fault": "", "computed": True}
+        yield {"images": 30, "phrases": 90, "errors": 2, "failures": "a.png is empty\nb.png is cut", **same}
+        seen.append((terminal.getvalue(), caplog.text))
+        yield {"images": 32, "phrases": 70, "errors": 0, "failures": "", **same}
+
+    counts = corpus_run._follow(reports(), 64)
+    assert (counts["grounded"], counts["failed"], counts["phrases"]) == (62, 2, 160)
+    (first,) = seen
+    assert "32/64" in first[0] and "rows/s, 2 failed" in first[0]
+    assert "a.png is empty" in first[1] and "b.png is cut" in first[1]
+    assert "64/64" in terminal.getvalue()
+
+
+def test_the_python_function_has_the_name_that_is_documented() -> None:
+    pytest.importorskip("ray")
+    import ppmn.grounding
+
+    assert ppmn.grounding.corpus is corpus_run.corpus
+    with pytest.raises(InputError, match="the batch size is 0"):
+        ppmn.grounding.corpus("photos", "out", batch_size=0)
+
+
 def test_without_ray_a_sentence_names_the_extra(
     images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -256,6 +282,7 @@ def test_unwritable_folders_and_options_are_refused(
         (["--engine", "ray", "-o", str(tmp_path / "file" / "out")], "cannot be made"),
         (["--engine", "ray"], "-o DIR"),
         (["--engine", "ray", "-o", str(tmp_path / "out"), "--boxes"], "--boxes"),
+        (["--engine", "ray", "-o", str(tmp_path / "out"), "--json", "-"], "it cannot be -"),
         (["--engine", "ray", "-o", str(tmp_path / "out"), "--instances"], "--instances"),
         (["--engine", "ray", "-o", str(tmp_path / "out"), "--threads", "0"], "threads is 0"),
         (["--engine", "ray", "-o", str(tmp_path / "out"), "--threshold", "2"], "between 0 and 1"),

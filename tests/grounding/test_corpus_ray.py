@@ -143,15 +143,16 @@ def test_a_killed_driver_starts_again_where_it_was(
 ) -> None:
     out, coco = tmp_path / "out", tmp_path / "coco.json"
     where = ["--engine", "ray", "--address", cluster.address, "--actors", "1", "--shard-size", "6"]
-    command = [sys.executable, "-m", "ppmn.cli", "ground", str(images), "-o", str(out), "--model", model]
-    command += [*where, "--device", "cpu", "--json", str(coco)]
-    driver = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    # relative to the driver's folder, not to the one in which the cluster was started
+    names = ["-o", "out", "--model", os.path.relpath(model, tmp_path), "--json", "coco.json"]
+    command = [sys.executable, "-m", "ppmn.cli", "ground", str(images), *names, *where, "--device", "cpu"]
+    driver = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True)
     when_shards(out, 5, driver.kill).join(300)
     assert driver.wait() == -signal.SIGKILL
     before = shards(out)
     assert len(before) >= 5 and not (out / "_SUCCESS").exists()
     assert len(pd.read_parquet(out / "shards")) > 0  # complete shards only
-    again = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    again = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert shard_rows(out) == expected
     after = shards(out)
     assert {name: after[name] for name in before} == before  # not written again

@@ -1,6 +1,8 @@
 """Corpora at URLs: S3, served by moto on this machine, and a file system of fsspec."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,15 +15,19 @@ from support.corpus import (
     caption_of,
     ground_here,
     image_bytes,
+    parquet_of,
     random_model,
     single_process_rows,
     write_images,
+    write_tar,
 )
 
 from ppmn.errors import InputError
 from ppmn.grounding.corpus_items import _open_root
 from ppmn.grounding.corpus_shards import ResultFolder
 from ppmn.grounding.corpus_sources import CorpusSource, read_chunk
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -63,6 +69,43 @@ def test_a_bucket_is_read_and_written(bucket: fs.FileSystem, tmp_path: Path) -> 
         assert json.loads(stream.read())["shards"] > 1
     with bucket.open_input_file("photos/in/out/errors.parquet") as stream:
         assert len(pq.read_table(stream)) == 0
+
+
+def test_lists_and_archives_in_a_bucket(bucket: fs.FileSystem, tmp_path: Path) -> None:
+    count = 3
+    folder, contents = tmp_path / "in", [image_bytes(n) for n in range(count)]
+    captions = [caption_of(n) for n in range(count)]
+    (folder / "images").mkdir(parents=True)
+    for number, content in enumerate(contents):
+        (folder / "images" / f"{number}.png").write_bytes(content)
+    names = [f"images/{n}.png" for n in range(count)]
+    rows = [{"image": name, "caption": text} for name, text in zip(names, captions, strict=True)]
+    (folder / "list.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    parquet_of(folder / "names.parquet", image=names, caption=captions)
+    parquet_of(folder / "bytes.parquet", bytes=contents, caption=captions)
+    write_tar(folder / "samples.tar", count)
+    fs.copy_files(str(folder), "photos/several", destination_filesystem=bucket)
+    for file in ("list.jsonl", "names.parquet", "bytes.parquet", "samples.tar"):
+        chunks = CorpusSource(f"s3://photos/several/{file}").chunks()
+        items = [item for chunk in chunks for item in read_chunk(chunk)]
+        assert [(item.caption, item.content) for item in items] == list(zip(captions, contents, strict=True))
+        assert all(item.problem is None and item.name.startswith("s3://photos/several/") for item in items)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Ray's other tests run on Linux only")
+def test_the_engine_reads_and_writes_a_bucket(bucket: fs.FileSystem, tmp_path: Path) -> None:
+    """With Ray in processes of its own, which know of the bucket from the environment."""
+    pytest.importorskip("ray")
+    model, folder = random_model(tmp_path), write_images(tmp_path / "images", 8)
+    fs.copy_files(str(folder), "photos/engine", destination_filesystem=bucket)
+    command = [sys.executable, "-m", "ppmn.cli", "ground", "s3://photos/engine", "-o", "s3://photos/answers"]
+    command += ["--model", model, "--engine", "ray", "--actors", "1", "--device", "cpu"]
+    done = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    rows = list(ResultFolder("s3://photos/answers").rows("shards", list(COMPARED)))
+    for row in rows:
+        row["image"] = row["image"].replace("s3://photos/engine", folder.as_posix())
+    assert sorted(rows, key=lambda row: row["image"]) == single_process_rows(model, folder)
 
 
 def test_a_bucket_that_is_missing(bucket: fs.FileSystem) -> None:

@@ -1,15 +1,19 @@
 """Small corpora of random images, and what one process makes of them."""
 
 import io
+import json
+import tarfile
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from PIL import Image
+from pycocotools import mask as rle
 from support.models import bert_folder, small_ppmn
 
 import ppmn
@@ -94,18 +98,46 @@ def shard_rows(out: Path, folder: str = "shards") -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["image"])  # stable: phrases keep their order
 
 
-def ground_here(source: str, out: str | Path, model: str, **options: Any) -> Counter[str]:
+def write_tar(file: Path, count: int) -> Path:
+    with tarfile.open(file, "w") as tar:
+        for number in range(count):
+            caption = json.dumps({"caption": caption_of(number)}).encode()
+            for suffix, content in (("png", image_bytes(number)), ("json", caption)):
+                member = tarfile.TarInfo(f"{number:05d}.{suffix}")
+                member.size = len(content)
+                tar.addfile(member, io.BytesIO(content))
+    return file
+
+
+def parquet_of(file: Path, **columns: list[Any]) -> Path:
+    pq.write_table(pa.table(columns), file, row_group_size=5)
+    return file
+
+
+def assert_nearly_equal(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    """Check that runs of different threads or batches agree, as docs/scale.md says."""
+    for name in ("image", "phrase", "span"):
+        assert [row[name] for row in found] == [row[name] for row in expected]
+    for mine, theirs in zip(found, expected, strict=True):
+        assert abs(mine["score"] - theirs["score"]) <= 1e-3
+        if mine["area"] or theirs["area"]:
+            assert rle.iou([mine["rle"]], [theirs["rle"]], [0])[0][0] >= 0.999
+
+
+def ground_here(source: str, out: str | Path, model: str, threads: int = 1, **options: Any) -> Counter[str]:
     """Ground all chunks in this process, as the actors do; the sums of what they report."""
+    before = torch.get_num_threads()
     settings = CorpusSettings.of(model, **options)
     results = ResultFolder(str(out))
     results.prepare()
     chunks = list(CorpusSource(source, shard_size=4, leave_out=str(out), caption=settings.caption).chunks())
-    worker = ChunkWorker(settings, str(out), "cpu")
+    worker = ChunkWorker(settings, str(out), "cpu", threads)
     counts: Counter[str] = Counter()
     for report in (worker(asdict(chunk)) for chunk in chunks):
         assert not report["fault"]
         counts.update(images=report["images"], errors=report["errors"], phrases=report["phrases"])
         counts["computed"] += report["images"] if report["computed"] else 0
+    torch.set_num_threads(before)
     results.keep_only({chunk.name for chunk in chunks})
     results.finish({"shards": len(chunks)})
     return counts
