@@ -162,7 +162,7 @@ def main() -> None:
     torch.set_num_threads(1)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the workers
     with tempfile.TemporaryDirectory() as folder:
-        root, index = Path(folder) / "data", Path(folder) / "index.arrow"
+        root, index = Path(folder) / "data", Path(folder) / "narratives.index"
         make_images(root)
         cost(root)
         metadata = {

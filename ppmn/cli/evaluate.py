@@ -159,14 +159,16 @@ def _answers(
     import ppmn
     from ppmn.evaluation.evaluate import mask_threshold, model_answers
     from ppmn.evaluation.predictions import file_answers, read_predictions
-    from ppmn.evaluation.region_rows import own_answers
 
     if args.predictions:
         return file_answers(read_predictions(args.predictions, sources)), args.predictions.name, None
     grounder = ppmn.load(args.model, **runtime_options(args))
     threshold = mask_threshold(grounder, args.protocol)
-    answers = own_answers(grounder) if args.protocol == "full" else model_answers(grounder, args.protocol)
-    return answers, grounder.name, threshold
+    if args.protocol == "full" and grounder.runtime.name == "torch":  # proposals do not run elsewhere
+        from ppmn.evaluation.region_rows import own_answers
+
+        return own_answers(grounder), grounder.name, threshold
+    return model_answers(grounder, args.protocol), grounder.name, threshold
 
 
 def _show(

@@ -1,20 +1,28 @@
-"""The narratives of a split behind an Arrow index: built once, kept in the user's cache, memory-mapped."""
+"""The narratives of a split behind an index: built once, kept in the user's cache, memory-mapped.
+
+An index holds one narrative per JSON text, then JSON with what they share, then where each text starts.
+"""
 
 import hashlib
 import json
+import mmap
 import warnings
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ppmn.data.narratives import AnnotatedPhrase, DataProblem, Narrative, narratives_file, read_narratives
 from ppmn.data.panoptic import Category, PanopticImage, Segment, panoptic_file, read_panoptic, split_folders
 from ppmn.errors import InputError
 from ppmn.files import cache_folder, existing_file, replacing
 
-_VERSION = 4  # of the index; part of its file name
-_BATCH = 4096  # narratives per Arrow batch: limits the memory of building, not of reading
+_VERSION = 5  # of the index; part of its file name
+_MAGIC = b"narratives"  # at the end of an index that is complete
 
 
 class Narratives(Sequence[Narrative]):
@@ -29,10 +37,10 @@ class Narratives(Sequence[Narrative]):
     def __init__(self, root: Path, split: str, file: Path):
         self.root, self.split, self.file = root, split, file
         self._image_folder, self._png_folder = split_folders(root, split)
-        arrow = _pyarrow()
-        with arrow.memory_map(str(file)) as source:
-            self._table = arrow.ipc.open_file(source).read_all()
-        metadata = json.loads(self._table.schema.metadata[b"ppmn"])
+        with file.open("rb") as content:
+            self._content = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
+        self._starts = _read_starts(self._content)
+        metadata = json.loads(self._part(-1))
         categories = (Category(**c | {"synonyms": tuple(c["synonyms"])}) for c in metadata["categories"])
         self.categories = {c.id: c for c in categories}
         self.fingerprint: str = metadata["fingerprint"]
@@ -44,7 +52,7 @@ class Narratives(Sequence[Narrative]):
         return Narratives, (self.root, self.split, self.file)
 
     def __len__(self) -> int:
-        return int(self._table.num_rows)
+        return len(self._starts) - 2
 
     @overload
     def __getitem__(self, i: int) -> Narrative: ...
@@ -55,7 +63,12 @@ class Narratives(Sequence[Narrative]):
             return [self[k] for k in range(*i.indices(len(self)))]
         if not -len(self) <= i < len(self):
             raise IndexError(f"narrative {i} of {len(self)}")
-        return self._narrative(self._table.slice(i % len(self), 1).to_pylist()[0])
+        return self._narrative(json.loads(self._part(i % len(self))))
+
+    def _part(self, i: int) -> bytes:
+        """One of the JSON texts; the last is what narratives share."""
+        start, end = self._starts[:-1][i], self._starts[1:][i]
+        return self._content[start:end]
 
     def _narrative(self, row: dict[str, Any]) -> Narrative:
         image = PanopticImage(
@@ -81,10 +94,10 @@ def open_narratives(root: Path, split: str) -> Narratives:
     segments = existing_file(panoptic_file(root, split), f"{root} has no split {split!r}")
     captions = existing_file(narratives_file(root, split), f"{root} has no narratives of split {split!r}")
     fingerprint = _fingerprint(segments, captions)
-    index = cache_folder() / f"narratives-{_VERSION}-{fingerprint[:32]}.arrow"
+    index = cache_folder() / f"narratives-{_VERSION}-{fingerprint[:32]}.index"
     try:
         narratives = Narratives(root, split, index)
-    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged; ArrowInvalid is a ValueError
+    except (OSError, ValueError, KeyError, TypeError):  # missing or damaged
         _build(root, split, fingerprint, index)
         narratives = Narratives(root, split, index)
     if narratives.problems:
@@ -124,33 +137,29 @@ def _build(root: Path, split: str, fingerprint: str, index: Path) -> None:
 def write_index(
     narratives: Sequence[Narrative], metadata: dict[str, Any], root: Path, split: str, file: Path
 ) -> None:
-    """Write an index, uncompressed so that rows are read straight from the mapped file."""
-    arrow = _pyarrow()
-    schema = _schema(arrow).with_metadata({"ppmn": json.dumps(metadata)})
+    """Write an index."""
     image_folder, png_folder = split_folders(root, split)
+    rows = (_row(narrative, image_folder, png_folder) for narrative in narratives)
+    starts = [0]
     try:
-        with (
-            replacing(file) as part,
-            arrow.OSFile(str(part), "wb") as sink,
-            arrow.ipc.new_file(sink, schema) as writer,
-        ):
-            for first in range(0, len(narratives), _BATCH):
-                rows = [_row(n, image_folder, png_folder) for n in narratives[first : first + _BATCH]]
-                writer.write_batch(arrow.RecordBatch.from_pylist(rows, schema))
+        with replacing(file) as part, part.open("wb") as content:
+            for text in chain(rows, [metadata]):
+                starts.append(starts[-1] + content.write(json.dumps(text, separators=(",", ":")).encode()))
+            content.write(np.array([*starts, len(starts)], "<i8").tobytes() + _MAGIC)
     except InputError as error:
         raise InputError(f"{error}; set PPMN_CACHE to a folder that can be written") from error
 
 
-def _schema(arrow: Any) -> Any:
-    number, flag, text = arrow.int64(), arrow.bool_(), arrow.string()
-    segment = {"id": number, "category_id": number, "area": number, "bbox": arrow.list_(number, 4)}
-    segment |= {"iscrowd": flag, "score": arrow.float64(), "expressions": arrow.list_(text)}
-    phrase = {"start": number, "end": number, "segment_ids": arrow.list_(number)}
-    phrase |= {"isthing": flag, "absent": flag}
-    image = {"image_id": number, "file": text, "segmentation": text, "height": number, "width": number}
-    image["segments"] = arrow.list_(arrow.struct(segment))
-    narrative = {"index": number, "caption": text, "phrases": arrow.list_(arrow.struct(phrase))}
-    return arrow.schema(image | narrative)
+def _read_starts(content: mmap.mmap) -> NDArray[np.int64]:
+    """Where each JSON text of an index starts, and where the last one ends."""
+    end = len(content) - len(_MAGIC) - 8  # of the starts, which their number follows
+    if end < 0 or content[-len(_MAGIC) :] != _MAGIC:
+        raise ValueError("the index is damaged")
+    (count,) = np.frombuffer(content[end : end + 8], "<i8").tolist()
+    first = end - 8 * count
+    if count < 2 or first < 0:
+        raise ValueError("the index is damaged")
+    return np.frombuffer(content, "<i8", count, first)
 
 
 def _row(narrative: Narrative, image_folder: Path, png_folder: Path) -> dict[str, Any]:
@@ -174,11 +183,3 @@ def _values(item: Segment | AnnotatedPhrase) -> dict[str, Any]:
 
 def _relative(file: Path, folder: Path) -> str:
     return str(file.relative_to(folder) if file.is_relative_to(folder) else file)
-
-
-def _pyarrow() -> Any:
-    """Arrow, imported on first use: it takes long."""
-    import pyarrow as arrow
-    import pyarrow.ipc
-
-    return arrow

@@ -7,9 +7,7 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.nn.functional import interpolate
 
 from ppmn.data.panoptic import segment_positions
 from ppmn.types import Mask, SegmentIds, Size
@@ -81,6 +79,9 @@ def _labels(ids: SegmentIds, rows: Rows) -> tuple[NDArray[np.int32], Mask]:
 @lru_cache(maxsize=256)
 def _taps(source: int, resized: int, padded: int) -> NDArray[np.intp]:
     """Which of `source` pixels each quarter-scale cell touches: (padded/4, 4), `source` where none."""
+    import torch
+    from torch.nn.functional import interpolate
+
     eye = torch.eye(source)[None, None]
     weights = interpolate(eye, (resized, source), mode="bilinear", align_corners=False)[0, 0].numpy()
     touched = weights > 0  # by the function itself: its rounding decides which weights are zero

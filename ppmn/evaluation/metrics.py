@@ -15,7 +15,6 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ppmn.baselines.soft_ruler import soft_iou
 from ppmn.distributed import gather_objects
 from ppmn.errors import InputError
 from ppmn.types import Mask
@@ -168,6 +167,8 @@ class AverageRecall:
         """Measure the regions chosen for one phrase by protocol `png256`; None: nothing was predicted."""
         if self.protocol != "png256":
             raise InputError(f"regions are measured by protocol png256, and this run's is {self.protocol}")
+        from ppmn.baselines.soft_ruler import soft_iou  # with torch, which other protocols do not need
+
         value = soft_iou(regions or [], truth)
         self._add(key, PhraseScore(value, thing, plural, not _mask(truth).any(), regions is None, instances))
         return value

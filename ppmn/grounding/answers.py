@@ -3,7 +3,13 @@
 from collections.abc import Sequence
 
 from ppmn.config import MethodConfig
-from ppmn.grounding.calibration import MapEvidence, expected_iou, map_features, presence_probability
+from ppmn.grounding.calibration import (
+    MapEvidence,
+    Values,
+    expected_iou,
+    map_features,
+    presence_probability,
+)
 from ppmn.grounding.instances import DrawObjects, find_instances
 from ppmn.grounding.maps import MapGeometry, postprocess
 from ppmn.grounding.result import Instance, PhrasePrediction
@@ -41,12 +47,15 @@ def predict_phrases(
     maps = postprocess_maps(evidence.responses, config)
     calibration = config.calibration
     presence: list[float | None] = [None] * len(phrases)
+    features: dict[float, Values] = {}  # by the threshold that masks are cut at
     if evidence.presence is not None:  # by the model's own threshold, whatever masks are cut at
-        own = map_features(evidence, maps, config.threshold)
-        presence = presence_probability(own, calibration).tolist()
+        features[config.threshold] = map_features(evidence, maps, config.threshold)
+        presence = presence_probability(features[config.threshold], calibration).tolist()
     scores: list[float | None] = [None] * len(phrases)
     if calibration.score_weights:
-        scores = expected_iou(map_features(evidence, maps, threshold), calibration).tolist()
+        if threshold not in features:
+            features[threshold] = map_features(evidence, maps, threshold)
+        scores = expected_iou(features[threshold], calibration).tolist()
     found = []
     for phrase, response, present, score in zip(phrases, maps, presence, scores, strict=True):
         absent = present is not None and present < calibration.min_presence

@@ -165,8 +165,8 @@ def feature_names(config: ModelConfig) -> list[str]:
 
 def feature_shapes(config: ModelConfig, height: Any, width: Any, tokens: Any) -> tuple[dict[int, Any], ...]:
     """Which sizes of the features depend on the image."""
-    map_sizes, rows, columns = {2: height, 3: width}, {1: tokens}, {2: tokens}
-    by_name = {"tokens": rows, "keys": rows, "places": rows}
+    map_sizes, rows, columns = {1: height, 2: width}, {1: tokens}, {2: tokens}
+    by_name = {"fine_pixels": {2: height, 3: width}, "tokens": rows, "keys": rows, "places": rows}
     return tuple(
         by_name.get(name, columns if name.startswith("memory") else map_sizes)
         for name in feature_names(config)
@@ -174,17 +174,21 @@ def feature_shapes(config: ModelConfig, height: Any, width: Any, tokens: Any) ->
 
 
 def flatten_features(features: PixelFeatures) -> tuple[Tensor, ...]:
-    """The features of one image in the order of `feature_names`."""
+    """The features of one image in the order of `feature_names`.
+
+    Of pixels the channels come last, (1, H, W, C), so that those that a phrase selects are read in one piece.
+    """
     tokens = features.tokens
+    rounds = tuple(F.permute(0, 2, 3, 1).contiguous() for F in features.rounds)
     if tokens is None:
-        return features.rounds
+        return rounds
     memory = [tensor for pair in tokens.memory for tensor in pair]
-    return (*features.rounds, tokens.tokens, tokens.keys, tokens.pixels, tokens.places, *memory)
+    return (*rounds, tokens.tokens, tokens.keys, tokens.pixels, tokens.places, *memory)
 
 
 def unflatten_features(tensors: Sequence[Tensor], config: ModelConfig) -> PixelFeatures:
     """The features of one image from what `flatten_features` returned."""
-    rounds = tuple(tensors[: config.rounds + 1])
+    rounds = tuple(F.permute(0, 3, 1, 2) for F in tensors[: config.rounds + 1])
     if config.pointing is None:
         return PixelFeatures(rounds)
     tokens, keys, pixels, places, *memory = tensors[config.rounds + 1 :]

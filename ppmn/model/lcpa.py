@@ -8,6 +8,7 @@ import torch.nn.functional as fn
 from torch import Tensor, nn
 
 from ppmn.config import ModelConfig
+from ppmn.model.matching import channels_last, pixel_columns
 from ppmn.model.pyramid import ValidSizes
 from ppmn.types import Size
 
@@ -76,7 +77,10 @@ def compatible_pixels(
 def sample(F: Tensor, indices: Tensor, counts: Sequence[int]) -> Tensor:
     """H_f (M, S, C): the pixels of each query's image at its indices."""
     if len(counts) == 1:  # without a transposed copy of all pixels
-        chosen = F[0].flatten(1).index_select(1, indices.flatten())  # (C, M S)
+        (columns,) = pixel_columns(F)  # (C, HW)
+        if channels_last(F):
+            return columns.T.index_select(0, indices.flatten()).view(*indices.shape, F.shape[1])
+        chosen = columns.index_select(1, indices.flatten())  # (C, M S)
         return chosen.T.reshape(*indices.shape, F.shape[1])
     area = F.shape[-2] * F.shape[-1]
     table = F.flatten(2).transpose(1, 2).reshape(-1, F.shape[1])  # (B HW, C)

@@ -5,15 +5,26 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ppmn.model.pyramid import group_norm
+from ppmn.model.pyramid import group_norm, of_images
 
 
 def match(R: Tensor, F: Tensor, counts: Sequence[int]) -> Tensor:
     """Raw matching maps of all queries: `counts[b]` rows of R belong to image b."""
-    height, width = F.shape[-2:]
-    rows = R.split(list(counts))
-    H = torch.cat([r @ f for r, f in zip(rows, F.flatten(2), strict=True)])  # eq. 2, (M, HW)
-    return H.view(-1, height, width)
+    rows, pixels = R.split(list(counts)), pixel_columns(F)
+    H = torch.cat([r @ f for r, f in zip(rows, pixels, strict=True)])  # eq. 2, (M, HW)
+    return H.view(-1, *F.shape[-2:])
+
+
+def pixel_columns(F: Tensor) -> list[Tensor]:
+    """The pixels of each image as columns, (C, HW), in the order in which they lie in memory."""
+    if channels_last(F):
+        return [pixels.T for pixels in of_images(F.permute(0, 2, 3, 1).flatten(1, 2))]
+    return list(of_images(F.flatten(2)))
+
+
+def channels_last(F: Tensor) -> bool:
+    """Whether the channels of a pixel lie side by side in memory."""
+    return F.shape[1] > 1 and F.stride(1) == 1
 
 
 class PixelProjection(nn.Module):

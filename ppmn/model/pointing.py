@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ppmn.config import PointingConfig
 from ppmn.model.attention import attention
-from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm
+from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm, of_images
 
 TOKEN_STRIDE = 2  # of tokens, in pixels of F
 _HEADS = 8
@@ -138,11 +138,11 @@ class PhraseLayer(Layer):
         Words attend to those that `together` (t, t) puts into their own caption.
         """
         x = self.attend_self(x, together)
-        keys, values = memory
+        keys, values = (of_images(kept) for kept in memory)
         seen = []
         for image, mine in enumerate(x.split(words_per_image, 1)):
             inside = None if tokens_valid is None else tokens_valid[image, None, None, None]  # (1, 1, 1, n)
-            own = (keys[image, None], values[image, None])
+            own = (keys[image][None], values[image][None])
             seen.append(self.attend_image(self.image_norm(mine), own, inside))
         x = x + torch.cat(seen, 1)
         return x + self.out(self.hidden(x))
@@ -231,8 +231,9 @@ class Pointing(nn.Module):
         """Where phrases of vectors (M, C_r) point: `counts[b]` of them belong to image b."""
         R = self.phrase(vectors)  # (M, C)
         logits = []
+        keys = of_images(features.keys)
         for image, rows in enumerate(R.split(list(counts))):
-            mine = rows @ features.keys[image].T / math.sqrt(R.shape[1])  # (m, n)
+            mine = rows @ keys[image].T / math.sqrt(R.shape[1])  # (m, n)
             number = torch.full((), mine.shape[1], device=R.device, dtype=R.dtype)
             if features.valid is not None:
                 mine = mine.masked_fill(~features.valid[image], -math.inf)
@@ -249,33 +250,34 @@ class Pointing(nn.Module):
         counts: Sequence[int],
     ) -> Tensor:
         """Maps (M, H, W) drawn from the tokens at `points` (M,) for phrase vectors (M, C) and last maps."""
-        height, width = features.pixels.shape[-2:]
+        tokens, places = of_images(features.tokens), of_images(features.places)
+        pixels, grids = of_images(features.pixels.flatten(2)), of_images(features.grid)
         drawn = []
         rows = zip(points.split(list(counts)), phrases.split(list(counts)), strict=True)
         maps = H.flatten(1).split(list(counts)) if H is not None else [None] * len(counts)
         for image, (at, R) in enumerate(rows):
-            token, place = features.tokens[image, at], features.places[image, at]  # (m, C), (m, 2)
+            token, place = tokens[image][at], places[image][at]  # (m, C), (m, 2)
             hidden = self.filter_hidden(torch.cat([token, self.phrase_norm(R)], -1))
             parameters = self.filter_out(fn.gelu(hidden))  # (m, P)
-            drawn.append(self.run_filters(parameters, place, maps[image], features, image))
-        return torch.cat(drawn).view(-1, height, width)
+            drawn.append(self.run_filters(parameters, place, maps[image], pixels[image], grids[image]))
+        return torch.cat(drawn).view(-1, *features.pixels.shape[-2:])
 
     def draw_objects(self, points: Tensor, features: TokenFeatures, counts: Sequence[int]) -> Tensor:
         """The objects at tokens, whatever they are: (M, H, W)."""
         return self.draw(points, self.object.expand(points.shape[0], -1), None, features, counts)
 
     def run_filters(
-        self, parameters: Tensor, place: Tensor, H: Tensor | None, features: TokenFeatures, image: int
+        self, parameters: Tensor, place: Tensor, H: Tensor | None, pixels: Tensor, grid: Tensor
     ) -> Tensor:
-        """Run filters with parameters (m, P) over the pixels of one image, (m, HW)."""
+        """Run filters with parameters (m, P) over pixels (D, HW) with centres (HW, 2), (m, HW)."""
         w1, b1, w2, b2, w3, b3, gate = parameters.split(self.sizes, -1)
         on_pixels, on_place, on_map = w1.unflatten(-1, (_HIDDEN, -1)).split(
             [w1.shape[1] // _HIDDEN - 3, 2, 1], -1
         )
         # the relative place, 2 (grid - place), enters linearly: its constant part goes to the bias
         bias = b1 - 2 * (on_place @ place[..., None])[..., 0]  # (m, 8)
-        z = torch.addmm(bias.flatten()[:, None], on_pixels.flatten(0, 1), features.pixels[image].flatten(1))
-        z = torch.addmm(z, on_place.flatten(0, 1), features.grid[image].T, alpha=2)  # (8 m, HW)
+        z = torch.addmm(bias.flatten()[:, None], on_pixels.flatten(0, 1), pixels)
+        z = torch.addmm(z, on_place.flatten(0, 1), grid.T, alpha=2)  # (8 m, HW)
         z = z.unflatten(0, (parameters.shape[0], _HIDDEN))
         if H is not None:
             z = z + on_map * (_MAP_SCALE * H)[:, None]

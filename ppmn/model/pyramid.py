@@ -127,6 +127,11 @@ def group_by_shape(tensors: Sequence[Tensor]) -> list[list[int]]:
     return list(groups.values())
 
 
+def of_images(x: Tensor) -> Sequence[Tensor]:
+    """The parts of a batch; that of a single image is not copied when a graph runs."""
+    return (x.squeeze(0),) if len(x) == 1 else x.unbind()
+
+
 def group_norm(x: Tensor, norm: nn.GroupNorm, mask: Tensor | None) -> Tensor:
     """Group norm whose statistics count valid pixels only."""
     if mask is None:

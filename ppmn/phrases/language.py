@@ -169,6 +169,8 @@ def language_warning(caption: str) -> str:
 
 def _script(caption: str) -> str:
     """The script of most letters, unless it is Latin."""
+    if caption.isascii():
+        return ""
     names = Counter(unicodedata.name(c, "").split(" ")[0] for c in caption if c.isalpha())
     foreign = Counter({name: count for name, count in names.items() if name in _SCRIPTS})
     if 2 * foreign.total() <= names.total():
@@ -191,8 +193,8 @@ def _latin_language(caption: str) -> str:
 
 
 def _score(found: Sequence[str], name: str) -> float:
-    common = sum(word in _COMMON_WORDS[name] for word in found)
-    weak = sum(word in _WEAK_WORDS.get(name, ()) for word in found)
+    common = sum(map(_COMMON_WORDS[name].__contains__, found))
+    weak = sum(map(_WEAK_WORDS.get(name, frozenset()).__contains__, found))
     letters = not _LETTERS.get(name, frozenset()).isdisjoint("".join(found))
     return common + _WEAK * (weak + letters)
 

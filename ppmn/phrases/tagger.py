@@ -78,8 +78,8 @@ class Tagger:
 
     def rows(self, features: Sequence[str]) -> list[int]:
         """The rows of `weights` of some features."""
-        unknown = len(self.row)
-        return [self.row.get(feature_hash(feature), unknown) for feature in features]
+        find, unknown = self.row.get, len(self.row)
+        return [find(crc32(feature.encode("utf-8", "replace")), unknown) for feature in features]
 
     def tag(self, words: Sequence[str]) -> list[str]:
         """One tag per word of a sentence."""

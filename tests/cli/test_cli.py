@@ -167,7 +167,7 @@ def test_evaluate_needs_no_extra_but_for_curves(
 ) -> None:
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     core = {re.split("[>=<]", name)[0] for name in project["dependencies"]}
-    extras = {"matplotlib", "tensorboard", "supervision", "onnx", "fastapi"} - core
+    extras = {"matplotlib", "tensorboard", "supervision", "onnx", "fastapi", "pyarrow"} - core
     for package in extras:
         for module in [name for name in sys.modules if name.split(".")[0] == package]:
             monkeypatch.delitem(sys.modules, module)

@@ -181,7 +181,7 @@ def test_ablated_models_are_exported(tmp_path: Path, changes: dict[str, str]) ->
     model = small_ppmn(bert_folder(tmp_path / "bert"), query="phrase", **changes)
     graph = phrase_graph(model)
     write_graph(graph, tmp_path / "phrases.onnx")
-    names, pixels = graph.input_names[2:], torch.randn(3, 1, 32, 9, 14)
+    names, pixels = graph.input_names[2:], torch.randn(3, 1, 9, 14, 32)
     words, pool = torch.randn(11, 32), torch.eye(11)
     with torch.inference_mode():
         maps, *_ = graph.module(words, pool, tuple(pixels))
