@@ -134,7 +134,6 @@ def measure(model: str, sides: str, captions: Sequence[Narrative], expression: b
     network = load_mean(model, sides)
     if network.head.pointing is None:
         raise SystemExit(f"{model} does not point")
-    network.head.pointing.min_certainty = 0.0  # both maps are wanted
     grounder = Grounder(network, device="cpu")
     config, found = network.config, []
     encoded, file = None, None

@@ -96,16 +96,15 @@ class PointingConfig:
     image_layers: int = 2  # of self-attention among the tokens of an image
     phrase_layers: int = 3  # in which the words of a caption attend to each other and to the image
     features: int = 32  # channels of the pixels that filters draw on; a multiple of 4
-    min_certainty: float = 0.0  # below it the last round's map stays in place of the drawn one; 0: never
+    draws: int = 1  # most probable tokens whose drawn maps are averaged; one while training
 
     def __post_init__(self) -> None:
         _at_least(self, 0, "image_layers", "phrase_layers")
+        _at_least(self, 1, "draws")
         for name, multiple in (("channels", 8), ("features", 4)):
             value = getattr(self, name)
             if value < 1 or value % multiple:
                 raise InputError(f"pointing.{name} is {value}; it must be a multiple of {multiple}")
-        if not 0 <= self.min_certainty <= 1:
-            raise InputError(f"pointing.min_certainty is {self.min_certainty}; it must lie between 0 and 1")
 
 
 @dataclass(frozen=True)

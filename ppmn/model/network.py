@@ -133,23 +133,34 @@ class Head(nn.Module):
         counts: Sequence[int],
         inside: Tensor | None,
     ) -> Maps:
-        """One more map, drawn from the token a query points at; in training mostly from one in its mask."""
+        """One more map, drawn from the tokens a query points at; in training mostly from one in its mask."""
         pointed = pointing.point(phrases, tokens, counts)
-        points, objects = pointed.logits.argmax(1), None
-        if inside is not None:
-            within = tokens_inside(pointed.logits, inside)
-            objects = pointing.draw_objects(within, tokens, counts)
-            # some queries keep their own token, right or wrong, so that drawing learns to bear wrong ones
-            points = torch.where(torch.rand(len(points), device=points.device) < OWN_POINTS, points, within)
+        points = pointed.logits.argmax(1)
+        if inside is None:
+            drawn = draw_mean(pointing, pointed, maps.H[-1], tokens, counts)
+            certainty = pointed.certainty(drawn)
+            return replace(maps, H=[*maps.H, drawn], pointed=pointed, points=points, certainty=certainty)
+        within = tokens_inside(pointed.logits, inside)
+        objects = pointing.draw_objects(within, tokens, counts)
+        # some queries keep their own token, right or wrong, so that drawing learns to bear wrong ones
+        points = torch.where(torch.rand(len(points), device=points.device) < OWN_POINTS, points, within)
         drawn = pointing.draw(points, pointed.phrases, maps.H[-1], tokens, counts)
-        found = replace(maps, pointed=pointed, points=points, objects=objects)
-        if inside is not None:
-            return replace(found, H=[*maps.H, drawn])
-        certainty = pointed.certainty(drawn)
-        if pointing.min_certainty > 0:
-            certain = certainty >= pointing.min_certainty
-            drawn = torch.where(certain[:, None, None], drawn, maps.H[-1])
-        return replace(found, H=[*maps.H, drawn], certainty=certainty)
+        return replace(maps, H=[*maps.H, drawn], pointed=pointed, points=points, objects=objects)
+
+
+def draw_mean(
+    pointing: Pointing, pointed: Pointed, H: Tensor, tokens: TokenFeatures, counts: Sequence[int]
+) -> Tensor:
+    """The mean of the maps drawn from the tokens that queries most probably point at, (M, H, W)."""
+    k = min(pointing.draws, pointed.logits.shape[1])
+    likely = pointed.logits.softmax(1).topk(k, 1)  # (M, k)
+    phrases, last = (x[:, None].expand(-1, k, *x.shape[1:]).flatten(0, 1) for x in (pointed.phrases, H))
+    drawn = pointing.draw(likely.indices.flatten(), phrases, last, tokens, [k * count for count in counts])
+    if k == 1:
+        return drawn
+    weights = likely.values / likely.values.sum(1, keepdim=True)
+    probabilities = drawn.sigmoid().view(weights.shape[0], k, *H.shape[1:])
+    return (weights[:, :, None, None] * probabilities).sum(1).logit(eps=1e-6)
 
 
 def tokens_inside(logits: Tensor, inside: Tensor) -> Tensor:

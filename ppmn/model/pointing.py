@@ -166,7 +166,7 @@ class Pointing(nn.Module):
     def __init__(self, channels_t: int, channels_v: int, channels_r: int, config: PointingConfig) -> None:
         super().__init__()
         C, D = config.channels, config.features
-        self.min_certainty = config.min_certainty
+        self.draws = config.draws
         self.project = nn.Sequential(nn.LayerNorm(channels_t), nn.Linear(channels_t, C))
         self.position = nn.Sequential(nn.Linear(2 + 4 * _WAVES, C), nn.GELU(), nn.Linear(C, C))
         self.image_layers = nn.ModuleList(Layer(C, C) for _ in range(config.image_layers))

@@ -184,12 +184,13 @@ def _pointing_cost(pointing: Pointing, pyramid: Pyramid, channels_r: int, querie
     """Multiply-adds of the image side, the phrase layers, the pointing and the drawing."""
     F = torch.empty_like(pyramid.levels[1])
     words, phrases = (torch.empty(rows, channels_r, device="meta") for rows in (pieces, queries))
-    points = torch.zeros(queries, dtype=torch.long, device="meta")
+    drawn = queries * pointing.draws
+    points = torch.zeros(drawn, dtype=torch.long, device="meta")
 
     def run() -> Tensor:
         tokens = pointing.encode(pyramid, F)
         pointing.contextualize([words], tokens, [1])
-        pointed = pointing.point(phrases, tokens, [queries])
-        return pointing.draw(points, pointed.phrases, F[0, :1].expand(queries, -1, -1), tokens, [queries])
+        R = pointing.point(phrases, tokens, [queries]).phrases.repeat_interleave(pointing.draws, 0)
+        return pointing.draw(points, R, F[0, :1].expand(drawn, -1, -1), tokens, [drawn])
 
     return _multiply_adds(run)[1]["Global"]

@@ -169,20 +169,23 @@ def test_training_draws_from_tokens_inside_the_mask() -> None:
     assert torch.equal(points[:5], logits[:5].argmax(1))
 
 
-def test_an_uncertain_query_keeps_the_map_of_the_last_round(model: PPMN) -> None:
+def test_the_last_map_is_the_mean_of_those_of_the_most_probable_tokens(model: PPMN) -> None:
     pointing = model.head.pointing
     assert pointing
     images, captions = random_images((64, 96)), tokens(model, TWO)
     with torch.no_grad():
-        drawn, _ = model(images, captions)
-        assert drawn.pointed
-        certainty = drawn.pointed.certainty(drawn.H[-1])
-        assert bool(((certainty >= 0) & (certainty <= 1)).all()) and certainty[0] != certainty[1]
-        pointing.min_certainty = float(certainty.mean())
-        found, _ = model(images, captions)
-    kept = certainty < pointing.min_certainty
-    expected = torch.where(kept[:, None, None], drawn.H[-2], drawn.H[-1])
-    assert torch.equal(found.H[-1], expected) and int(kept.sum()) == 1
+        pointing.draws = 3
+        found, queries = model(images, captions)
+        features = model.encode(model.pyramid(images)).tokens
+        assert found.pointed and features and found.certainty is not None
+        likely = found.pointed.logits.softmax(1).topk(3, 1)
+        mean = torch.zeros_like(found.H[-1])
+        for rank in range(3):
+            points = likely.indices[:, rank]
+            one = pointing.draw(points, found.pointed.phrases, found.H[-2], features, queries.counts)
+            mean += one.sigmoid() * (likely.values[:, rank] / likely.values.sum(1))[:, None, None]
+    torch.testing.assert_close(found.H[-1].sigmoid(), mean)
+    assert bool(((found.certainty >= 0) & (found.certainty <= 1)).all())
 
 
 def test_a_folder_keeps_pointing(text: Path, tmp_path: Path, model: PPMN) -> None:
