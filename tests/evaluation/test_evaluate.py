@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,7 +83,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 class Fake:
     """A model that reads the segment ids from the pixels and answers as its name says."""
 
-    runtime = None  # it runs nothing
+    runtime = SimpleNamespace(name="onnx")  # whose models have no answers of their own
 
     def __init__(self, name: str, sides: tuple[int, int] = (800, 1333), **_: Any):
         self.name, self.threshold, self.preprocess = name, 0.4, Preprocess(*sides)
