@@ -77,7 +77,8 @@ def measure_referring(
     """Measure every expression once; the processes of a running group share the images."""
     places = [(source, image) for source, images in sources.items() for image in images]
     mine = places[process_rank() :: process_count()]
-    progress = tqdm(mine, "referring", unit="image", disable=not is_main_process(), file=sys.stderr)
+    hidden = None if is_main_process() else True  # None: shown on a terminal only
+    progress = tqdm(mine, "referring", unit="image", disable=hidden, file=sys.stderr)
     found = [score for source, image in progress for score in _measure_image(grounder, source, image)]
     everything = [score for part in gather_objects(found) for score in part]
     return sorted(everything, key=lambda s: (s.source, s.image, s.segment))

@@ -84,7 +84,9 @@ def _generate(root: Path, split: str, part: SplitPart) -> NarrativeSubset:
     chosen = [(i, image) for i, image in enumerate(panoptic.images) if in_part(image, part)]
     narratives = [
         generated_narrative(narrator, image, index, TrainConfig.seed)
-        for index, image in tqdm(chosen, f"narrate {root.name}:{split}", unit="image", leave=False)
+        for index, image in tqdm(
+            chosen, f"narrate {root.name}:{split}", unit="image", leave=False, disable=None
+        )
     ]
     places = [i for i, narrative in enumerate(narratives) if narrative.phrases]
     if len(places) < len(narratives):

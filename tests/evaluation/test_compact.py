@@ -45,7 +45,7 @@ def test_configuration_is_of_version_2_with_a_threshold_of_its_own() -> None:
 
 def test_logs_of_the_training_runs_are_recorded() -> None:
     folder = Path(__file__).parents[2] / "experiments" / "compact"
-    for run in ("first_", "second_", "", "pointing2_"):  # each started from the one before
+    for run in ("first_", "second_", "", "pointing2_", "pointing3_"):  # each started from the one before
         made = json.loads((folder / f"{run}train.json").read_text())
         assert len(made["data"]) == 8 and made["config"]["seed"]
         lines = [json.loads(line) for line in (folder / f"{run}log.jsonl").read_text().splitlines()]

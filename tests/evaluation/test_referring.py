@@ -96,7 +96,8 @@ def test_percentages_by_expression(root: Path, tmp_path: Path, monkeypatch, caps
     largest = report["largest"]  # the left dog too; the thing of unknown category is left out
     assert largest["overall"]["expressions"] == 12 * 4 and largest["overall"]["mask"] == 50
     assert len(report["records"]) == 60 and report["images"] == 12
-    shown = capsys.readouterr().out
+    shown, progress = capsys.readouterr()
+    assert "%|" not in progress  # bars are shown on terminals only
     assert "40.0 % (40.0 to 40.0)" in shown and "largest of its category, with place words" in shown
 
 

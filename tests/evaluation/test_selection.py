@@ -112,8 +112,9 @@ def test_parts_of_a_source_are_measured(scenes: Path, bare: Path, narrated: bool
     assert 0 < len(names["validation"]) < len(names["train"])
 
 
-def test_generated_narratives_are_those_of_training(bare: Path):
+def test_generated_narratives_are_those_of_training(bare: Path, capsys):
     (rows,) = open_narratives_of([DataSpec(bare, "train")], "validation").values()
+    assert not capsys.readouterr().err  # progress is shown on terminals only
     config = replace(compact(), validation_images=1000)
     (trained,) = validation_narratives([Source(bare, "train")], config).values()
     assert [(n.index, n.caption, n.phrases) for n in rows] == [
