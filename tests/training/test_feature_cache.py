@@ -216,8 +216,9 @@ def test_several_narratives_per_image_are_captions_of_their_own(bare: Path) -> N
     once, twice = (
         source.sample(0, rng_for(7, 0, 0), negative_phrases=1, narratives_per_image=n) for n in (1, 2)
     )
-    assert twice.captions[0] == once.captions[0] and len(twice.captions) > len(once.captions)
-    assert twice.captions[1] != once.captions[0]
+    for count, sample in ((1, once), (2, twice)):  # the others are short: requests and nouns alone
+        assert sum(caption.caption.endswith(".") for caption in sample.captions) == count
+    assert twice.captions[0] == once.captions[0] != twice.captions[1]
     assert twice.phrases[: len(once.captions[0].phrases)] == once.captions[0].phrases
 
 
