@@ -69,13 +69,15 @@ def instance_sheet(grounder: Grounder, file: Path) -> None:
 
 def captioned_tiles(grounder: Grounder, tiles: Sequence[tuple[Image.Image, str]], file: Path) -> None:
     """Overlays with their captions, four in a row."""
-    width, height = TILE_SIZE
+    width = TILE_SIZE[0]
+    overlays = [ppmn.overlay(grounder.ground(image, caption)) for image, caption in tiles]
+    for overlay in overlays:
+        overlay.thumbnail((width - 8, TILE_SIZE[1]))
+    height = max(overlay.height for overlay in overlays)
     rows = -(-len(tiles) // 4)
     picture = Image.new("RGB", (4 * width, rows * (height + 3 * LINE_HEIGHT)), "white")
     draw = ImageDraw.Draw(picture)
-    for number, (image, caption) in enumerate(tiles):
-        overlay = ppmn.overlay(grounder.ground(image, caption))
-        overlay.thumbnail((width - 8, height))
+    for number, (overlay, (_, caption)) in enumerate(zip(overlays, tiles, strict=True)):
         x, y = number % 4 * width, number // 4 * (height + 3 * LINE_HEIGHT)
         picture.paste(overlay, (x + (width - overlay.width) // 2, y + height - overlay.height))
         for n, line in enumerate(textwrap.wrap(caption, 76)):

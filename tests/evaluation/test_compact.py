@@ -71,5 +71,5 @@ def test_average_recall_on_narratives_by_people(shared: Path, tmp_path: Path) ->
     data, out = f"{shared / 'data' / 'narrated'}:val2017", tmp_path / "scores.json"
     assert main(["evaluate", "--data", data, "--model", "compact", "--out", str(out)]) == 0
     scores = json.loads(out.read_text())
-    assert scores["overall"] > 52 and scores["stuff"] > 58  # "everything" has 15.7
-    assert scores["things_among"] > 35 and scores["things_alone"] > 58
+    assert scores["overall"] > 54 and scores["stuff"] > 58  # "everything" has 15.7
+    assert scores["things_among"] > 41 and scores["things_alone"] > 61
