@@ -12,8 +12,8 @@ def attention(
 ) -> Tensor:
     """Scaled dot-product attention, (B, heads, t, d) over (B, heads, n, d).
 
-    In bfloat16 on a CPU by plain matrix products, which use the processor's bfloat16 instructions;
-    torch's fused attention does not.
+    In bfloat16 on a CPU, without a mask, by plain matrix products, which use the processor's bfloat16
+    instructions; torch's fused attention does not.
     """
     if query.dtype != torch.bfloat16 or query.device.type != "cpu" or mask is not None:
         return fn.scaled_dot_product_attention(query, keys, values, mask, scale=scale)

@@ -46,7 +46,7 @@ class Maps:
     H: list[Tensor]  # L + 1 of (M, H, W)
     indices: list[Tensor]  # H_index, L of (M, S), flat
     pointed: Pointed | None = None
-    points: Tensor | None = None  # (M,), flat indices of the tokens that the last map is drawn from
+    points: Tensor | None = None  # (M,), the most probable token of each; in training the one drawn from
     certainty: Tensor | None = None  # (M,), see `Pointed.certainty`; not while training
     objects: Tensor | None = None  # (M, H, W), objects at tokens inside the masks; only while training
 

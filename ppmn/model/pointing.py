@@ -1,7 +1,7 @@
 """Point and draw: which one of its kind a phrase means. It goes beyond the paper, see docs/deviations.md.
 
 The words of a caption attend to each other and to the tokens of the image. A softmax over the tokens points
-at one of them, or nowhere. A filter made from the token there and from the phrase draws the last map.
+at some of them, or nowhere. Filters made from the tokens there and from the phrase draw the last map.
 """
 
 import math
