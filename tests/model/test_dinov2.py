@@ -18,6 +18,7 @@ from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
 from ppmn.grounding import torch_runtime
 from ppmn.grounding.grounder import Grounder
+from ppmn.model import attention
 from ppmn.model import folder as weights
 from ppmn.model.attention import QUERY_CHUNK
 from ppmn.model.dinov2 import DINOV2_WEIGHTS, DINOv2FPN, attend, embed, resize_cubic
@@ -60,8 +61,12 @@ def test_batch_equals_singles(blocks: int) -> None:
 
 
 @uses_bfloat16
+@pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("tokens", [1, QUERY_CHUNK, 2 * QUERY_CHUNK + 3])
-def test_bfloat16_attention_is_near_float32_attention(encoder: DINOv2FPN, tokens: int) -> None:
+def test_bfloat16_attention_is_near_float32_attention(
+    encoder: DINOv2FPN, tokens: int, fused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention, "fused_attention_uses_bfloat16", lambda: fused)
     torch.manual_seed(3)
     query, key, value = torch.randn(3, 2, 6, tokens, 64).bfloat16()
     with torch.no_grad():
