@@ -2,7 +2,8 @@
 
 python -m bench.head [--repeat 5]
 
-At 800x1216 with L = 3, S = 200 and 64 rows, of which 44 are valid.
+At 800x1216 with L = 3, S = 200 and 64 rows, of which 44 are valid. A second caption of an image takes the
+phrase side only; it is compared with the head alone, and with R101-FPN and the head.
 """
 
 import argparse
@@ -17,10 +18,11 @@ import torch
 import torch.nn.functional as fn
 from torch import Tensor, nn
 
-from ppmn.config import ModelConfig
+from ppmn.config import ModelConfig, ResNetConfig
 from ppmn.model.neck import sine_position
 from ppmn.model.network import Head
 from ppmn.model.pyramid import Pyramid
+from ppmn.model.resnet import ResNetFPN
 
 ROWS, VALID, HEIGHT, WIDTH = 64, 44, 800, 1216
 
@@ -116,11 +118,19 @@ def main() -> None:
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
     difference = (transcribed(pyramid, phrases)[-1][:, :VALID] - run_ours(head, pyramid, phrases)).abs()
+    pixels = head.encode(pyramid)
+    encoder = ResNetFPN(ResNetConfig(), count_padding=True).eval()
+    image = torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8)
+    runs["second caption"] = lambda: head.ground(pixels, phrases[:VALID], [VALID])
+    runs["image encoder"] = lambda: encoder([image])
     matrix = torch.randn(2048, 2048)
     runs["matmul"] = lambda: matrix @ matrix
     best = best_times(runs, args.repeat)
     print(f"largest difference of the last maps      {difference.max():.1e}")
     print(f"ours / transcribed                       {best['ours'] / best['transcribed']:.2f}")
+    second, whole = best["second caption"], best["image encoder"] + best["ours"]
+    print(f"second caption / head                    {second / best['ours']:.3f}")
+    print(f"second caption / image encoder and head  {second / whole:.3f}")
     for name, megabytes in memory.items():
         print(f"{name:11} / a 2048 x 2048 matmul        {best[name] / best['matmul']:.1f}")
         print(f"{name:11} peak memory                  {megabytes:.0f} MB")

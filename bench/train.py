@@ -1,11 +1,17 @@
 """A training step with R101-FPN and BERT frozen at 800x1216: with and without the cache.
 
 python -m bench.train [--images 1] [--steps 2] [--phrases 10]
+python -m bench.train --before CHECKOUT [--steps 8] [--repeat 3]
+
+With --before, another checkout of ppmn is measured in the same run, in turns: its cached step of
+`ppmn-released` and of `compact` against ours.
 """
 
 import argparse
 import contextlib
 import io
+import json
+import os
 import resource
 import subprocess
 import sys
@@ -13,6 +19,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
@@ -29,6 +36,7 @@ from ppmn.training.run_folder import RunFolder
 from ppmn.training.trainer import Trainer
 
 HEIGHT, WIDTH = 800, 1216
+HERE = Path(__file__).parent.parent
 
 
 class Data:
@@ -111,12 +119,48 @@ def timed(module: torch.nn.Module, inside: list[float]) -> None:
     )
 
 
-def measure_apart(variant: str, args: argparse.Namespace) -> list[float]:
+def measure_apart(variant: str, args: argparse.Namespace, checkout: Path = HERE) -> list[float]:
     """One variant in a process of its own, for its peak memory."""
     command = [sys.executable, "-m", "bench.train", "--only", variant]
     command += ["--steps", str(args.steps), "--images", str(args.images), "--phrases", str(args.phrases)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [float(value) for value in done.stdout.split()]
+    return [float(value) for value in run_in(checkout, command).split()]
+
+
+def run_in(checkout: Path, command: list[str]) -> str:
+    """What a command prints that imports ppmn from a checkout."""
+    environment = os.environ | {"PYTHONPATH": str(checkout)}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=checkout, env=environment, check=True)
+    return done.stdout
+
+
+def compact_step(checkout: Path, folder: Path, steps: int) -> float:
+    """Seconds of a step of `compact` on drawn scenes, their tokens cached: the median over `steps`."""
+    ppmn, scenes = [sys.executable, "-m", "ppmn.cli"], folder / "scenes"
+    if not scenes.exists():
+        run_in(
+            checkout, [*ppmn, "data", "scenes", str(scenes), "--count", str(8 * steps + 16), "--seed", "1"]
+        )
+    run = Path(tempfile.mkdtemp(dir=folder))
+    options = ["--preset", "compact", "--data", str(scenes), "--out", str(run), "--cache", str(run / "cache")]
+    for change in ("epochs=2", "workers=0", "validation_images=1", "evaluate_every=2"):
+        options += ["--set", change]
+    run_in(checkout, [*ppmn, "train", *options])
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return median(line["seconds"] for line in lines if line.get("epoch") == 1 and "seconds" in line)
+
+
+def compare(args: argparse.Namespace) -> None:
+    """Our steps relative to those of another checkout; both take turns, and the fastest of each counts."""
+    times: dict[str, list[float]] = {name: [] for name in ("released", "its", "compact", "its compact")}
+    with tempfile.TemporaryDirectory() as folder:
+        for _ in range(args.repeat):
+            times["released"].append(measure_apart("cached", args)[0])
+            times["its"].append(measure_apart("cached", args, args.before)[0])
+            times["compact"].append(compact_step(HERE, Path(folder), args.steps))
+            times["its compact"].append(compact_step(args.before, Path(folder), args.steps))
+    best = {name: min(values) for name, values in times.items()}
+    print(f"a cached step of ppmn-released, ours / before   {best['released'] / best['its']:.2f}")
+    print(f"a cached step of compact, ours / before         {best['compact'] / best['its compact']:.2f}")
 
 
 def main() -> None:
@@ -124,10 +168,15 @@ def main() -> None:
     arguments.add_argument("--images", type=int, default=1, help="per step")
     arguments.add_argument("--steps", type=int, default=2, help="timed steps")
     arguments.add_argument("--phrases", type=int, default=10, help="per image")
+    arguments.add_argument("--before", type=Path, help="another checkout, to compare with")
+    arguments.add_argument("--repeat", type=int, default=3, help="measurements of each side")
     arguments.add_argument("--only", choices=["plain", "cached"], help=argparse.SUPPRESS)
     args = arguments.parse_args()
     if args.only:
         print(*measure(args.only == "cached", args.steps, args.images, args.phrases))
+        return
+    if args.before:
+        compare(args)
         return
     (plain, inside, plain_peak), (cached, _, cached_peak) = (
         measure_apart("plain", args),
