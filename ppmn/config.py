@@ -95,11 +95,12 @@ class PointingConfig:
     channels: int = 256  # of image tokens and phrase vectors; a multiple of 8
     image_layers: int = 2  # of self-attention among the tokens of an image
     phrase_layers: int = 3  # in which the words of a caption attend to each other and to the image
+    presence_layers: int = 0  # in which a phrase looks for what it names; 0: where it points decides
     features: int = 32  # channels of the pixels that filters draw on; a multiple of 4
     draws: int = 1  # most probable tokens whose drawn maps are averaged; one while training
 
     def __post_init__(self) -> None:
-        _at_least(self, 0, "image_layers", "phrase_layers")
+        _at_least(self, 0, "image_layers", "phrase_layers", "presence_layers")
         _at_least(self, 1, "draws")
         for name, multiple in (("channels", 8), ("features", 4)):
             value = getattr(self, name)

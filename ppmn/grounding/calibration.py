@@ -15,7 +15,17 @@ from ppmn.errors import InputError
 from ppmn.grounding.maps import label_parts
 from ppmn.types import Map
 
-MAP_FEATURES = ("peak", "inside", "area", "sharpness", "agreement", "parts", "presence", "certainty")
+MAP_FEATURES = (
+    "peak",
+    "inside",
+    "area",
+    "sharpness",
+    "agreement",
+    "parts",
+    "presence",
+    "certainty",
+    "somewhere",
+)
 _TINY = 1e-4
 Values = NDArray[np.float64]
 
@@ -29,12 +39,14 @@ class MapEvidence:
         before: Those of the map before it; the same where the network has one map only.
         presence: Logits that what the phrases name is in the image, (P,); None: the network does not say.
         certainty: How much of what each phrase points at lies in its drawn mask, (P,); None as `presence`.
+        somewhere: Logits that phrases point into the image, (P,); None as `presence`.
     """
 
     responses: Map
     before: Map
     presence: Values | None = None
     certainty: Values | None = None
+    somewhere: Values | None = None
 
 
 def map_features(evidence: MapEvidence, maps: Map, threshold: float) -> Values:
@@ -54,6 +66,7 @@ def map_features(evidence: MapEvidence, maps: Map, threshold: float) -> Values:
         "parts": np.log1p([label_parts(mask)[1] for mask in masks]),
         "presence": np.zeros(count) if evidence.presence is None else evidence.presence,
         "certainty": np.zeros(count) if evidence.certainty is None else evidence.certainty,
+        "somewhere": np.zeros(count) if evidence.somewhere is None else evidence.somewhere,
     }
     return np.stack([np.asarray(columns[name], np.float64) for name in MAP_FEATURES], 1)
 

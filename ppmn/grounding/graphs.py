@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from ppmn.config import ModelConfig, ResNetConfig
 from ppmn.grounding.weight_files import quantize
 from ppmn.model.network import PPMN, PixelFeatures
-from ppmn.model.pointing import TokenFeatures, centres
+from ppmn.model.places import centres
+from ppmn.model.pointing import TokenFeatures
 
 
 class ImageGraph(nn.Module):
@@ -124,13 +125,15 @@ class PhraseGraph(nn.Module):
     def forward(self, words: Tensor, pool: Tensor, features: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         """`words` (n, C_r); `pool` (M, n) holds the weights of the words in each query."""
         pixels = unflatten_features(features, self.head.config)
-        pointing = self.head.pointing
+        named, pointing = pool @ words, self.head.pointing
         if pointing is not None and pixels.tokens is not None:
             (words,) = pointing.contextualize([words], pixels.tokens, [1])
-        maps = self.head.ground(pixels, pool @ words, [pool.shape[0]])
+        maps = self.head.ground(pixels, pool @ words, [pool.shape[0]], named=named)
         outputs = [torch.stack(maps.H)]  # (rounds + 1, M, H, W), with pointing one more
         outputs += [torch.stack(maps.indices)] if maps.indices else []  # (rounds, M, S)
         outputs += [kept for kept in (maps.presence, maps.certainty) if kept is not None]  # (M,)
+        if pointing is not None and pointing.presence is not None and maps.pointed is not None:
+            outputs.append(maps.pointed.somewhere)  # (M,)
         return tuple(outputs)
 
 
@@ -151,7 +154,9 @@ class ObjectGraph(nn.Module):
 def output_names(config: ModelConfig) -> list[str]:
     """The outputs of the phrase graph."""
     indices = ["indices"] if config.rounds and config.pixels else []
-    return ["maps", *indices, *(["presence", "certainty"] if config.pointing else [])]
+    pointing = config.pointing
+    somewhere = ["somewhere"] if pointing and pointing.presence_layers else []
+    return ["maps", *indices, *(["presence", "certainty"] if pointing else []), *somewhere]
 
 
 def feature_names(config: ModelConfig) -> list[str]:
@@ -159,7 +164,9 @@ def feature_names(config: ModelConfig) -> list[str]:
     names = [f"pixels_{index}" for index in range(config.rounds + 1)]
     if config.pointing:
         names += ["tokens", "keys", "fine_pixels", "places"]
-        names += [f"memory_{n}_{kind}" for n in range(config.pointing.phrase_layers) for kind in ("k", "v")]
+        layers = [f"memory_{n}" for n in range(config.pointing.phrase_layers)]
+        layers += [f"memory_of_presence_{n}" for n in range(config.pointing.presence_layers)]
+        names += [f"{layer}_{kind}" for layer in layers for kind in ("k", "v")]
     return names
 
 
@@ -182,7 +189,7 @@ def flatten_features(features: PixelFeatures) -> tuple[Tensor, ...]:
     rounds = tuple(F.permute(0, 2, 3, 1).contiguous() for F in features.rounds)
     if tokens is None:
         return rounds
-    memory = [tensor for pair in tokens.memory for tensor in pair]
+    memory = [tensor for pair in (*tokens.memory, *tokens.presence) for tensor in pair]
     return (*rounds, tokens.tokens, tokens.keys, tokens.pixels, tokens.places, *memory)
 
 
@@ -193,5 +200,7 @@ def unflatten_features(tensors: Sequence[Tensor], config: ModelConfig) -> PixelF
         return PixelFeatures(rounds)
     tokens, keys, pixels, places, *memory = tensors[config.rounds + 1 :]
     pairs = tuple(zip(memory[::2], memory[1::2], strict=True))
+    phrase, presence = pairs[: config.pointing.phrase_layers], pairs[config.pointing.phrase_layers :]
     grid = centres(1, (pixels.shape[2], pixels.shape[3]), None, pixels)
-    return PixelFeatures(rounds, None, TokenFeatures(tokens, keys, pairs, pixels, places, grid, None))
+    found = TokenFeatures(tokens, keys, phrase, presence, pixels, places, grid, None)
+    return PixelFeatures(rounds, None, found)

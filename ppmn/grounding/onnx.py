@@ -171,6 +171,8 @@ def _description(model: PPMN) -> dict[str, Any]:
         "indices": "int64 (rounds, M, S), flat map indices of the pixels that each round attends to",
         "presence": "float32 (M,), the logit that what a query names is in the image, if the model says so",
         "certainty": "float32 (M,), how much of what a query points at lies in its drawn map, if it points",
+        "somewhere": "float32 (M,), the logit that a query points into the image, if presence has layers of "
+        "its own",
         "points": "int64 (n,), flat indices of tokens; each is token_stride cells of a map wide and high",
         "objects": "float32 (n, H, W), logits of the objects at these tokens",
         "resize_multiple": model.image_encoder.multiple,

@@ -30,7 +30,7 @@ from ppmn.model.preprocess import Preprocess
 from ppmn.model.windows import Tokens, align_pieces, central_places, window_starts
 from ppmn.types import Map, Size, Span
 
-GRAPHS_VERSION = 3  # of what onnx.json describes
+GRAPHS_VERSION = 4  # of what onnx.json describes
 GRAPHS_FOLDER, DESCRIPTION_FILE = "onnx", "onnx.json"
 _OUTSIDE = {"text", "threshold", "relative_threshold", "hysteresis_peak", "short_side", "long_side"} | {
     "calibration"
@@ -136,7 +136,7 @@ class OnnxRuntime:
         pool, sizes = self.pool(tokens)
         inputs = {"words": self.words(tokens.ids), "pool": pool, **features}
         found = self._run("phrases", inputs)
-        said = found.get("presence"), found.get("certainty")
+        said = (found.get(name) for name in ("presence", "certainty", "somewhere"))
         return RawMaps(list(found["maps"]), list(found.get("indices", ())), sizes, *said)
 
     def draw_objects(self, features: Mapping[str, NDArray[np.float32]], points: NDArray[np.intp]) -> Map:

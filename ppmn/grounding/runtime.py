@@ -28,6 +28,7 @@ class RawMaps:
         sizes: The number of queries of each phrase.
         presence: The logit that what a query names is in the image, (M,); None: the model does not say.
         certainty: How much of what a query points at lies in its drawn mask, (M,); None as `presence`.
+        somewhere: The logit that a query points into the image, (M,); None: it is `presence`.
     """
 
     H: list[Map]
@@ -35,6 +36,7 @@ class RawMaps:
     sizes: tuple[int, ...]
     presence: Map | None = None
     certainty: Map | None = None
+    somewhere: Map | None = None
 
     def phrase_maps(self, maps: Map) -> Map:
         """Maps of phrases: the mean of the maps of their queries, (M, H, W) -> (P, H, W)."""
@@ -51,7 +53,9 @@ class RawMaps:
         last, before = self.probabilities(-1), self.probabilities(-2 if len(self.H) > 1 else -1)
         if self.presence is None or self.certainty is None:
             return MapEvidence(last, before)
-        return MapEvidence(last, before, self.presence.astype(float), self.certainty.astype(float))
+        somewhere = self.presence if self.somewhere is None else self.somewhere
+        said = (x.astype(float) for x in (self.presence, self.certainty, somewhere))
+        return MapEvidence(last, before, *said)
 
 
 def sigmoid(x: Map) -> Map:

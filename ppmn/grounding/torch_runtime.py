@@ -112,7 +112,9 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 def raw_maps(maps: Maps, queries: Queries) -> RawMaps:
     """What the network returned, as arrays."""
     H, indices = ([tensor.cpu().numpy() for tensor in kept] for kept in (maps.H, maps.indices))
-    presence, certainty = (
-        None if tensor is None else tensor.cpu().numpy() for tensor in (maps.presence, maps.certainty)
+    somewhere = None if maps.pointed is None else maps.pointed.somewhere
+    said = (
+        None if tensor is None else tensor.cpu().numpy()
+        for tensor in (maps.presence, maps.certainty, somewhere)
     )
-    return RawMaps(H, indices, queries.sizes, presence, certainty)
+    return RawMaps(H, indices, queries.sizes, *said)

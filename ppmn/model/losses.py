@@ -85,3 +85,15 @@ def point_loss(pointed: Pointed, inside: Tensor, absent: Tensor, queries: float 
     inner = (logits[counted] + wanted[counted].log()).logsumexp(1)  # of the mass that is wanted
     loss = logits[counted].logsumexp(1) - inner
     return loss.sum() / max(len(logits) if queries is None else queries, 1)
+
+
+def presence_loss(logits: Tensor, present: Tensor, absent: Tensor, queries: float | None = None) -> Tensor:
+    """The mean over queries of the cross-entropy of presence.
+
+    A query that is neither `present` (M,) nor `absent` (M,) does not count.
+    """
+    known = present | absent
+    loss = fn.binary_cross_entropy_with_logits(
+        logits[known], present[known].to(logits.dtype), reduction="sum"
+    )
+    return loss / max(len(logits) if queries is None else queries, 1)

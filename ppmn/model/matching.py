@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ppmn.model.pyramid import group_norm, of_images
+from ppmn.types import Size
 
 
 def match(R: Tensor, F: Tensor, counts: Sequence[int]) -> Tensor:
@@ -35,8 +36,8 @@ class PixelProjection(nn.Module):
         self.conv = nn.Conv2d(channels_in, channels, 1, bias=False)
         self.norm = nn.GroupNorm(32, channels)
 
-    def forward(self, F: Tensor, mask: Tensor | None) -> Tensor:
-        return group_norm(self.conv(F), self.norm, mask).relu_()
+    def forward(self, F: Tensor, sizes: Sequence[Size] | None) -> Tensor:
+        return group_norm(self.conv(F), self.norm, sizes).relu_()
 
 
 class LinearProjection(nn.Module):
@@ -46,5 +47,5 @@ class LinearProjection(nn.Module):
         super().__init__()
         self.conv = nn.Conv2d(channels_in, channels, 1, bias=False)
 
-    def forward(self, F: Tensor, mask: Tensor | None) -> Tensor:
+    def forward(self, F: Tensor, sizes: Sequence[Size] | None) -> Tensor:
         return self.conv(F)

@@ -19,6 +19,11 @@ from ppmn.model.text import Queries, TextEncoder, Tokens
 from ppmn.types import Span
 
 
+def autocast(device: torch.device, precision: Precision) -> AbstractContextManager[Any]:
+    """The precision that a network is to be run in on a device."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
+
+
 @dataclass(frozen=True)
 class BatchTargets:
     """What the maps of a batch are compared with, one row per query."""
@@ -90,8 +95,7 @@ class TrainingBatch:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """The precision that the network is to be run in; losses are in single precision."""
-        device = self.targets.Y.device.type
-        return torch.autocast(device, torch.bfloat16, enabled=self.precision == "bfloat16")
+        return autocast(self.targets.Y.device, self.precision)
 
 
 @dataclass(frozen=True)

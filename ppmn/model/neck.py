@@ -1,12 +1,14 @@
 """The semantic FPN neck (section 3.1): p2..p5 -> one feature map F at the stride of p3."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as fn
 from torch import Tensor, nn
 
 from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm
+from ppmn.types import Size
 
 
 def sine_position(level: Tensor, valid_sizes: ValidSizes | None) -> Tensor:
@@ -37,15 +39,15 @@ class ConvNorm(nn.Module):
         self.doubles = doubles
         self.step = stride - 1 - doubles  # levels of the pyramid that the output is coarser by
 
-    def forward(self, x: Tensor, before: Tensor | None, after: Tensor | None) -> Tensor:
-        x = x if before is None else x * before
+    def forward(self, x: Tensor, sizes: Sequence[Size] | None) -> Tensor:
+        """Padding of x is zero, and stays so; `sizes` are those of the output."""
         if not self.doubles:
             x = self.conv(x)
         elif torch.is_grad_enabled():
             x = self.conv(fn.interpolate(x, scale_factor=2.0))
         else:
             x = self.doubled(x)
-        return group_norm(x, self.norm, after).relu_()
+        return group_norm(x, self.norm, sizes).relu_()
 
     def doubled(self, x: Tensor) -> Tensor:
         """The convolution of the upsampled map as four 2x2 convolutions of the map, one per output phase."""
@@ -77,15 +79,16 @@ class SemanticFPN(nn.Module):
         self.norm = nn.GroupNorm(32, channels)
 
     def forward(self, pyramid: Pyramid) -> Tensor:
-        masks = [pyramid.mask(level) for level in range(4)]
+        sizes = [pyramid.sizes(level) for level in range(4)]
         summed: Tensor | None = None
         for index, blocks in enumerate(self.levels):
             x = pyramid.levels[index]  # (B, C_v, H^p, W^p)
             if index == 3:
                 x = x + sine_position(x, pyramid.valid_sizes)
-            level = index
+            mask, level = pyramid.mask(index), index
+            x = x if mask is None else x * mask
             for block in blocks:  # type: ignore[attr-defined]
-                x = block(x, masks[level], masks[level + block.step])
                 level += block.step
+                x = block(x, sizes[level])
             summed = x if summed is None else summed + x
-        return group_norm(self.merge(summed), self.norm, masks[1]).relu_()  # F, (B, C_v, H, W)
+        return group_norm(self.merge(summed), self.norm, sizes[1]).relu_()  # F, (B, C_v, H, W)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ppmn.config import ModelConfig
 from ppmn.model.lcpa import PaperRound, ReleasedRound, compatible_pixels, sample
-from ppmn.model.losses import point_loss, ppm_losses, total_loss
+from ppmn.model.losses import point_loss, ppm_losses, presence_loss, total_loss
 from ppmn.model.matching import LinearProjection, PixelProjection, match
 from ppmn.model.method import Method, MethodLoss, TrainingBatch
 from ppmn.model.neck import SemanticFPN
@@ -46,14 +46,10 @@ class Maps:
     H: list[Tensor]  # L + 1 of (M, H, W)
     indices: list[Tensor]  # H_index, L of (M, S), flat
     pointed: Pointed | None = None
+    presence: Tensor | None = None  # (M,), the logit that what a query names is in the image
     points: Tensor | None = None  # (M,), the most probable token of each; in training the one drawn from
     certainty: Tensor | None = None  # (M,), see `Pointed.certainty`; not while training
     objects: Tensor | None = None  # (M, H, W), objects at tokens inside the masks; only while training
-
-    @property
-    def presence(self) -> Tensor | None:
-        """The logit that what a query names is in the image, (M,); None: the network does not say."""
-        return None if self.pointed is None else self.pointed.presence
 
 
 class Head(nn.Module):
@@ -83,12 +79,12 @@ class Head(nn.Module):
 
     def encode(self, pyramid: Pyramid) -> PixelFeatures:
         """The image side, which is the same for all phrases."""
-        mask, valid_sizes = pyramid.mask(1), pyramid.valid_sizes
+        sizes, valid_sizes = pyramid.sizes(1), pyramid.valid_sizes
         F = self.neck(pyramid)  # (B, C_v, H, W)
         first, *later = self.project_pixels
-        pixels = first(F, mask)  # eq. 1, F^, (B, C, H, W)
+        pixels = first(F, sizes)  # eq. 1, F^, (B, C, H, W)
         source = pixels if self.config.variant == "released" else F
-        rounds = (pixels, *(project(source, mask) for project in later))
+        rounds = (pixels, *(project(source, sizes) for project in later))
         tokens = self.pointing.encode(pyramid, F) if self.pointing else None
         return PixelFeatures(rounds, valid_sizes and valid_sizes.at(stride=2), tokens)
 
@@ -99,10 +95,12 @@ class Head(nn.Module):
         counts: Sequence[int],
         given: Sequence[Tensor | None] | None = None,
         inside: Tensor | None = None,
+        named: Tensor | None = None,
     ) -> Maps:
         """The phrase side; `given` indices replace the selected ones, round by round.
 
-        While training, `inside` (M, n) says how much of each token the true mask of a query covers.
+        While training, `inside` (M, n) says how much of each token the true mask of a query covers. `named`
+        (M, C_r) are the phrases before they saw the image.
         """
         R = self.project_phrases(phrases)  # R^0, the other half of that equation, (M, C)
         H = match(R, pixels.rounds[0], counts)  # H^0, (M, H, W)
@@ -122,30 +120,32 @@ class Head(nn.Module):
             maps.H.append(H)
         if self.pointing is None or pixels.tokens is None:
             return maps
-        return self.point_and_draw(self.pointing, maps, pixels.tokens, phrases, counts, inside)
+        pointed = self.pointing.point(phrases, pixels.tokens, counts)
+        presence = self.pointing.present(pointed, named, pixels.tokens, counts)
+        maps = replace(maps, pointed=pointed, presence=presence)
+        return self.draw(self.pointing, maps, pointed, pixels.tokens, counts, inside)
 
-    def point_and_draw(
+    def draw(
         self,
         pointing: Pointing,
         maps: Maps,
+        pointed: Pointed,
         tokens: TokenFeatures,
-        phrases: Tensor,
         counts: Sequence[int],
         inside: Tensor | None,
     ) -> Maps:
         """One more map, drawn from the tokens a query points at; in training mostly from one in its mask."""
-        pointed = pointing.point(phrases, tokens, counts)
         points = pointed.logits.argmax(1)
         if inside is None:
             drawn = draw_mean(pointing, pointed, maps.H[-1], tokens, counts)
             certainty = pointed.certainty(drawn)
-            return replace(maps, H=[*maps.H, drawn], pointed=pointed, points=points, certainty=certainty)
+            return replace(maps, H=[*maps.H, drawn], points=points, certainty=certainty)
         within = tokens_inside(pointed.logits, inside)
         objects = pointing.draw_objects(within, tokens, counts)
         # some queries keep their own token, right or wrong, so that drawing learns to bear wrong ones
         points = torch.where(torch.rand(len(points), device=points.device) < OWN_POINTS, points, within)
         drawn = pointing.draw(points, pointed.phrases, maps.H[-1], tokens, counts)
-        return replace(maps, H=[*maps.H, drawn], pointed=pointed, points=points, objects=objects)
+        return replace(maps, H=[*maps.H, drawn], points=points, objects=objects)
 
 
 def draw_mean(
@@ -222,10 +222,12 @@ class PPMN(Method):
         """Encoded images and tokenized captions -> maps; options as in `forward`."""
         per_image = per_image or [1] * len(captions)
         words = words or self.text_encoder.encode([caption.ids for caption in captions])
+        queries = self.text_encoder.queries(captions, words, per_image)
+        named = queries.vectors
         if self.head.pointing is not None and pixels.tokens is not None:
             words = self.head.pointing.contextualize(words, pixels.tokens, per_image)
-        queries = self.text_encoder.queries(captions, words, per_image)
-        maps = self.head.ground(pixels, queries.vectors, queries.counts, inside=inside)
+            queries = self.text_encoder.queries(captions, words, per_image)
+        maps = self.head.ground(pixels, queries.vectors, queries.counts, inside=inside, named=named)
         return maps, queries
 
     @property
@@ -244,12 +246,17 @@ class PPMN(Method):
         H = [h.to(dtype) for h in maps.H]
         rounds = ppm_losses(H, targets.Y, self.config, targets.valid, batch.pixels, batch.rows)
         pointing = self._pointing_loss(maps, batch, inside)
+        presence = targets.Y.new_zeros(())
+        if self.head.pointing and self.head.pointing.presence and maps.presence is not None:
+            present = targets.Y.flatten(1).amax(1) > 0
+            presence = presence_loss(maps.presence.to(dtype), present, targets.absent, batch.rows)
         terms = {
             "bce": sum(float(part.bce.detach()) for part in rounds),
             "dice": sum(float(part.dice.detach()) for part in rounds),
             "point": float(pointing.detach()),
+            "presence": float(presence.detach()),
         }
-        return MethodLoss(total_loss(rounds) + pointing, terms)
+        return MethodLoss(total_loss(rounds) + pointing + presence, terms)
 
     def _pointing_loss(self, maps: Maps, batch: TrainingBatch, inside: Tensor | None) -> Tensor:
         """The losses of pointing and of the objects that are drawn without a phrase."""

@@ -15,17 +15,15 @@ import torch.nn.functional as fn
 from torch import Tensor, nn
 
 from ppmn.config import PointingConfig
-from ppmn.model.attention import attention
-from ppmn.model.pyramid import Pyramid, ValidSizes, group_norm, of_images
+from ppmn.model.attention import Attention, Memory
+from ppmn.model.places import WAVES, centres, waves
+from ppmn.model.presence import Presence
+from ppmn.model.pyramid import Pyramid, group_norm, of_images
+from ppmn.types import Size
 
 TOKEN_STRIDE = 2  # of tokens, in pixels of F
-_HEADS = 8
-_WAVES = 6  # frequencies of the position code
 _HIDDEN = 8  # channels inside a filter
 _MAP_SCALE = 0.25  # of a map's logits as the input of a filter
-
-
-Memory = tuple[Tensor, Tensor]  # keys and values, (B, heads, n, d) each
 
 
 @dataclass(frozen=True)
@@ -35,6 +33,7 @@ class TokenFeatures:
     tokens: Tensor  # (B, n, C), with context
     keys: Tensor  # (B, n, C)
     memory: tuple[Memory, ...]  # of each phrase layer
+    presence: tuple[Memory, ...]  # of each layer that decides on presence
     pixels: Tensor  # (B, D, H, W), what filters draw on
     places: Tensor  # (B, n, 2), centres of the tokens, x and y from -1 to 1
     grid: Tensor  # (B, HW, 2), centres of the pixels
@@ -43,12 +42,15 @@ class TokenFeatures:
     def single(self, index: int) -> "TokenFeatures":
         """The features of one image of a batch without padding."""
         own = slice(index, index + 1)
-        memory = tuple((keys[own], values[own]) for keys, values in self.memory)
+        memory, presence = (
+            tuple((keys[own], values[own]) for keys, values in kept) for kept in (self.memory, self.presence)
+        )
         return replace(
             self,
             tokens=self.tokens[own],
             keys=self.keys[own],
             memory=memory,
+            presence=presence,
             pixels=self.pixels[own],
             places=self.places[own],
             grid=self.grid[own],
@@ -64,34 +66,14 @@ class Pointed:
     phrases: Tensor  # (M, C), phrase vectors as they point
 
     @property
-    def presence(self) -> Tensor:
-        """The logit of the probability that what a phrase names is in the image, (M,)."""
+    def somewhere(self) -> Tensor:
+        """The logit of the probability that a phrase points into the image, (M,)."""
         return self.logits.logsumexp(-1) - self.nowhere
 
     def certainty(self, drawn: Tensor) -> Tensor:
         """How much of what a phrase points at lies inside its drawn mask, (M,), from 0 to 1."""
         covered = fn.avg_pool2d((drawn > 0).to(drawn.dtype)[:, None], TOKEN_STRIDE).flatten(1)  # (M, n)
         return (self.logits.softmax(1) * covered).sum(1)
-
-
-class Attention(nn.Module):
-    """Multi-head attention over a memory whose keys and values can be computed ahead."""
-
-    def __init__(self, channels: int, memory_channels: int, inner: int) -> None:
-        super().__init__()
-        self.query = nn.Linear(channels, inner)
-        self.key_value = nn.Linear(memory_channels, 2 * inner)
-        self.out = nn.Linear(inner, channels)
-
-    def memory(self, x: Tensor) -> Memory:
-        """Keys and values of a memory (B, n, C), (B, heads, n, d) each."""
-        keys, values = self.key_value(x).unflatten(-1, (2, _HEADS, -1)).permute(2, 0, 3, 1, 4)
-        return keys, values
-
-    def forward(self, x: Tensor, memory: Memory, mask: Tensor | None = None) -> Tensor:
-        query = self.query(x).unflatten(-1, (_HEADS, -1)).transpose(1, 2)  # (B, heads, t, d)
-        context = attention(query, *memory, mask)
-        return self.out(context.transpose(1, 2).flatten(2))  # (B, t, C)
 
 
 class Layer(nn.Module):
@@ -148,18 +130,6 @@ class PhraseLayer(Layer):
         return x + self.out(self.hidden(x))
 
 
-def centres(batch: int, size: tuple[int, int], valid_sizes: ValidSizes | None, like: Tensor) -> Tensor:
-    """Centres of the cells of maps of a size, x and y from -1 to 1 over the valid part: (B, h w, 2)."""
-    sizes = valid_sizes.sizes if valid_sizes else [size] * batch
-    lengths = torch.tensor(sizes, device=like.device, dtype=like.dtype)  # (B, 2)
-    y, x = (
-        (torch.arange(side, device=like.device) + 0.5) / lengths[:, axis, None] * 2 - 1
-        for axis, side in enumerate(size)
-    )
-    rows, columns = y[:, :, None].expand(-1, -1, size[1]), x[:, None].expand(-1, size[0], -1)
-    return torch.stack([columns, rows], -1).flatten(1, 2)
-
-
 class Pointing(nn.Module):
     """The image side, the phrase layers, the pointing and the drawing."""
 
@@ -168,7 +138,7 @@ class Pointing(nn.Module):
         C, D = config.channels, config.features
         self.draws = config.draws
         self.project = nn.Sequential(nn.LayerNorm(channels_t), nn.Linear(channels_t, C))
-        self.position = nn.Sequential(nn.Linear(2 + 4 * _WAVES, C), nn.GELU(), nn.Linear(C, C))
+        self.position = nn.Sequential(nn.Linear(2 + 4 * WAVES, C), nn.GELU(), nn.Linear(C, C))
         self.image_layers = nn.ModuleList(Layer(C, C) for _ in range(config.image_layers))
         self.image_norm = nn.LayerNorm(C)
         self.key = nn.Linear(C, C)
@@ -178,6 +148,9 @@ class Pointing(nn.Module):
         self.phrase_layers = nn.ModuleList(PhraseLayer(channels_r, C) for _ in range(config.phrase_layers))
         self.phrase = nn.Sequential(nn.LayerNorm(channels_r), nn.Linear(channels_r, C))
         self.nowhere = nn.Linear(C, 1)
+        self.presence = (
+            Presence(channels_t, channels_r, C, config.presence_layers) if config.presence_layers else None
+        )
         self.object = nn.Parameter(torch.randn(C) / math.sqrt(C))  # in a phrase's place: the object here
         self.sizes = [_HIDDEN * (D + 3), _HIDDEN, _HIDDEN * _HIDDEN, _HIDDEN, _HIDDEN, 1, 1]
         self.phrase_norm = nn.LayerNorm(C)
@@ -187,29 +160,34 @@ class Pointing(nn.Module):
 
     def encode(self, pyramid: Pyramid, F: Tensor) -> TokenFeatures:
         """The image side: the encoder's own tokens and the neck's F (B, C_v, H, W)."""
-        given, sizes = pyramid.tokens, pyramid.valid_sizes
-        batch, (height, width) = len(given), given.shape[-2:]
-        mask = pyramid.mask(2)
-        valid = None if mask is None else mask.flatten(1) > 0  # (B, n)
-        places = centres(batch, (height, width), sizes and sizes.at(stride=4), given)
-        x = self.project(given.flatten(2).transpose(1, 2)) + self.position(_waves(places))  # (B, n, C)
-        for layer in self.image_layers:
-            x = layer(x, valid)
-        x = self.image_norm(x)
+        own, places, x, valid = self.contextual_tokens(pyramid)
         layers = cast(list[PhraseLayer], list(self.phrase_layers))
         memory = tuple(layer.attend_image.memory(x) for layer in layers)
-        grid = centres(batch, (F.shape[2], F.shape[3]), sizes and sizes.at(stride=2), given)
-        pixels = self.fine_pixels(x, F, (height, width), pyramid.mask(1))
-        return TokenFeatures(x, self.key(x), memory, pixels, places, grid, valid)
+        presence = self.presence.memory(own, x) if self.presence else ()
+        sizes = pyramid.valid_sizes
+        grid = centres(len(F), (F.shape[2], F.shape[3]), sizes and sizes.at(stride=2), own)
+        pixels = self.fine_pixels(x, F, pyramid.tokens.shape[-2:], pyramid.sizes(1))
+        return TokenFeatures(x, self.key(x), memory, presence, pixels, places, grid, valid)
 
-    def fine_pixels(self, x: Tensor, F: Tensor, size: tuple[int, int], mask: Tensor | None) -> Tensor:
+    def contextual_tokens(self, pyramid: Pyramid) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """The encoder's own tokens (B, n, C_t), their places, themselves with context, which are valid."""
+        given, sizes = pyramid.tokens, pyramid.valid_sizes
+        mask = pyramid.mask(2)
+        valid = None if mask is None else mask.flatten(1) > 0  # (B, n)
+        places = centres(len(given), given.shape[-2:], sizes and sizes.at(stride=4), given)
+        own = given.flatten(2).transpose(1, 2)  # (B, n, C_t)
+        x = self.project(own) + self.position(waves(places))  # (B, n, C)
+        for layer in self.image_layers:
+            x = layer(x, valid)
+        return own, places, self.image_norm(x), valid
+
+    def fine_pixels(self, x: Tensor, F: Tensor, size: Sequence[int], sizes: Sequence[Size] | None) -> Tensor:
         """What filters draw on, (B, D, H, W): tokens at twice their size, and F."""
         finer = self.finer(x).unflatten(-1, (2, 2, -1)).unflatten(1, size)  # (B, h, w, 2, 2, 2 D)
         finer = finer.transpose(2, 3).flatten(1, 4).transpose(1, 2)  # (B, 2 D, H W)
         pixels = self.lateral(F) + finer.unflatten(2, (2 * size[0], 2 * size[1]))
         for norm, conv in ((self.norm1, self.conv1), (self.norm2, self.conv2)):
-            pixels = fn.gelu(group_norm(pixels, norm, mask))
-            pixels = conv(pixels if mask is None else pixels * mask)
+            pixels = conv(fn.gelu(group_norm(pixels, norm, sizes)))
         return pixels
 
     def contextualize(
@@ -240,6 +218,17 @@ class Pointing(nn.Module):
                 number = features.valid[image].sum()
             logits.append(mine - number.log())  # so that `nowhere` weighs the same at every image size
         return Pointed(torch.cat(logits), self.nowhere(R)[:, 0], R)
+
+    def present(
+        self, pointed: Pointed, named: Tensor | None, features: TokenFeatures, counts: Sequence[int]
+    ) -> Tensor:
+        """The logit that what each phrase names is in the image, (M,).
+
+        `named` (M, C_r) are the phrases before they saw the image.
+        """
+        if self.presence is None or named is None:
+            return pointed.somewhere
+        return self.presence(named, features.presence, features.valid, counts)
 
     def draw(
         self,
@@ -292,9 +281,3 @@ def _same_caption(lengths: Sequence[int], device: torch.device) -> Tensor | None
         return None
     number = torch.arange(len(lengths), device=device).repeat_interleave(torch.tensor(lengths, device=device))
     return number[:, None] == number
-
-
-def _waves(places: Tensor) -> Tensor:
-    """Places and their sines and cosines, (..., 2) -> (..., 2 + 4 waves)."""
-    angles = [places * math.pi * 2**k / 2 for k in range(_WAVES)]
-    return torch.cat([places, *(wave(angle) for angle in angles for wave in (torch.sin, torch.cos))], -1)

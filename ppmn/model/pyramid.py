@@ -26,11 +26,16 @@ class ValidSizes:
         scale = self.stride // stride
         return ValidSizes(tuple((height * scale, width * scale) for height, width in self.sizes), stride)
 
+    def of(self, maps: Tensor) -> tuple[Size, ...] | None:
+        """The sizes, of maps (B, C, H, W) with this stride; None where all of them is valid."""
+        own = tuple(maps.shape[-2:])
+        return None if all(size == own for size in self.sizes) else self.sizes
+
     def mask(self, like: Tensor) -> Tensor | None:
         """Ones in the valid part of maps like (B, C, H, W), as (B, 1, H, W); None where all is valid."""
-        height, width = like.shape[-2:]
-        if all(size == (height, width) for size in self.sizes):
+        if self.of(like) is None:
             return None
+        height, width = like.shape[-2:]
         size = torch.tensor(self.sizes, device=like.device)  # (B, 2)
         rows = torch.arange(height, device=like.device) < size[:, :1]  # (B, H)
         columns = torch.arange(width, device=like.device) < size[:, 1:]  # (B, W)
@@ -78,6 +83,12 @@ class Pyramid:
         if self.valid_sizes is None:
             return None
         return self.valid_sizes.at(2**level).mask(self.levels[level])
+
+    def sizes(self, level: int) -> Sequence[Size] | None:
+        """The size of each image's own part of a level; None where the images fill it."""
+        if self.valid_sizes is None:
+            return None
+        return self.valid_sizes.at(2**level).of(self.levels[level])
 
 
 class ImageEncoder(Protocol):
@@ -132,15 +143,13 @@ def of_images(x: Tensor) -> Sequence[Tensor]:
     return (x.squeeze(0),) if len(x) == 1 else x.unbind()
 
 
-def group_norm(x: Tensor, norm: nn.GroupNorm, mask: Tensor | None) -> Tensor:
-    """Group norm whose statistics count valid pixels only."""
-    if mask is None:
+def group_norm(x: Tensor, norm: nn.GroupNorm, sizes: Sequence[Size] | None) -> Tensor:
+    """Group norm of each image's own part, of these sizes; what lies beyond it becomes zero."""
+    if sizes is None:
         return norm(x)
-    batch, _, height, width = x.shape
-    groups = (x * mask).view(batch, norm.num_groups, -1, height, width)
-    count = mask.sum((1, 2, 3)).view(-1, 1, 1, 1, 1) * groups.shape[2]
-    mean = groups.sum((2, 3, 4), keepdim=True) / count
-    spread = (groups - mean) * mask[:, None]
-    deviation = (spread.square().sum((2, 3, 4), keepdim=True) / count + norm.eps).rsqrt()
-    normal = ((x.view_as(groups) - mean) * deviation).view_as(x)
-    return normal * norm.weight[:, None, None] + norm.bias[:, None, None]
+    height, width = x.shape[-2:]
+    parts = [
+        fn.pad(norm(image[None, :, :h, :w]), (0, width - w, 0, height - h))
+        for image, (h, w) in zip(x.unbind(), sizes, strict=True)
+    ]
+    return torch.cat(parts)

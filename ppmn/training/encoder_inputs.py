@@ -11,7 +11,7 @@ from torch import Tensor
 from ppmn.config import Augment, Precision, TrainConfig
 from ppmn.distributed import sum_over_processes
 from ppmn.errors import InputError
-from ppmn.model.method import BatchTargets, Method, TrainingBatch
+from ppmn.model.method import BatchTargets, Method, TrainingBatch, autocast
 from ppmn.model.pyramid import Features
 from ppmn.training.dataset import Item, batch_targets
 from ppmn.training.feature_cache import FeatureCache, FeatureCaches, encoder_fingerprint
@@ -47,7 +47,7 @@ def training_batch(
     parameter = next(p for p in model.parameters() if p.requires_grad)
     device, dtype = parameter.device, parameter.dtype
     return TrainingBatch(
-        image_inputs(items, model, caches.image, device),
+        image_inputs(items, model, caches.image, device, precision),
         [caption for item in items for caption in item.captions],
         [len(item.captions) for item in items],
         cached_words(items, model, caches.text, device),
@@ -73,7 +73,8 @@ def open_caches(
     image = text = None
     if frozen:
         _check_images_repeat(config, model, sources)
-        fingerprint = encoder_fingerprint(part, f"{model.preprocess} {description}")
+        precision = "" if config.precision == "float32" else f" {config.precision}"
+        fingerprint = encoder_fingerprint(part, f"{model.preprocess} {description}{precision}")
         image = FeatureCache(folder / "image", fingerprint)
         image.require(2 * _feature_count(config, model, sources))
     if config.lr_text == 0:
@@ -120,7 +121,11 @@ def _feature_count(config: TrainConfig, model: Method, sources: Sequence[Source]
 
 
 def image_inputs(
-    items: Sequence[Item], model: Method, cache: FeatureCache | None, device: torch.device
+    items: Sequence[Item],
+    model: Method,
+    cache: FeatureCache | None,
+    device: torch.device,
+    precision: Precision = "float32",
 ) -> Sequence[Tensor] | Sequence[Features]:
     """The images, or with a cache their features; those that it does not have are computed and written."""
     if cache is None:
@@ -129,7 +134,7 @@ def image_inputs(
     for item in items:
         features = item.cached.features
         if features is None and item.image is not None:
-            with torch.no_grad():
+            with torch.no_grad(), autocast(device, precision):
                 (computed,) = model.feature_encoder.features([item.image.to(device)])
             features = cache.write(item.cached.image_key, computed)
         own = {name: value.to(device).float() for name, value in (features or {}).items()}

@@ -99,7 +99,8 @@ class CacheWorker:
             for number in row["numbers"]:
                 item = self.data[(0, int(number))]
                 if isinstance(item, Item):
-                    image_inputs([item], self.model, self.data.caches.image, self.device)
+                    precision = self.data.config.precision
+                    image_inputs([item], self.model, self.data.caches.image, self.device, precision)
                     cached_words([item], self.model, self.data.caches.text, self.device)
                     samples += 1
                 else:

@@ -26,7 +26,7 @@ from ppmn.model.network import PPMN
 
 ort = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
-POINTING = PointingConfig(channels=16, image_layers=1, phrase_layers=2, features=8)
+POINTING = PointingConfig(channels=16, image_layers=1, phrase_layers=2, presence_layers=1, features=8)
 PIXELS = 100  # more than the smallest map below has: missing keys are masked
 NARRATION = " ".join(np.random.default_rng(5).choice(WORDS.split(), 300))
 

@@ -13,12 +13,12 @@ from torch import Tensor
 from ppmn.config import ModelConfig, PointingConfig
 from ppmn.errors import InputError
 from ppmn.model.folder import load_model, save_model
-from ppmn.model.losses import point_loss
+from ppmn.model.losses import point_loss, presence_loss
 from ppmn.model.network import PPMN, tokens_inside
 from ppmn.model.pointing import Pointed, Pointing
 from ppmn.model.text import Tokens
 
-POINTING = PointingConfig(channels=16, image_layers=1, phrase_layers=2, features=8)
+POINTING = PointingConfig(channels=16, image_layers=1, phrase_layers=2, presence_layers=1, features=8)
 TWO = ("a dog and a cat", [(2, 5), (12, 15)])
 ONE = ("the red dog on the left", [(0, 11)])
 
@@ -104,7 +104,7 @@ def test_presence_weighs_the_same_at_every_number_of_tokens() -> None:
     vectors = torch.randn(3, 32)
     features = [_features(keys), _features(keys.repeat(1, 4, 1))]
     with torch.no_grad():
-        few, many = (pointing.point(vectors, each, [3]).presence for each in features)
+        few, many = (pointing.point(vectors, each, [3]).somewhere for each in features)
     torch.testing.assert_close(few, many)
 
 
@@ -112,7 +112,7 @@ def _features(keys: Tensor) -> "object":
     from ppmn.model.pointing import TokenFeatures
 
     empty = torch.zeros(1, 0)
-    return TokenFeatures(keys, keys, (), empty, empty, empty, None)
+    return TokenFeatures(keys, keys, (), (), empty, empty, empty, None)
 
 
 @pytest.mark.parametrize("with_map", [True, False])
@@ -204,3 +204,21 @@ def test_pointing_refuses_what_it_cannot_do(text: Path) -> None:
         small_config(text, pointing=POINTING, query="word")
     with pytest.raises(InputError, match="count_padding"):
         ModelConfig(pointing=POINTING)
+
+
+def test_only_phrases_known_to_be_present_or_absent_count_for_presence() -> None:
+    logits = torch.tensor([2.0, -1.0, 7.0], requires_grad=True)
+    present, absent = torch.tensor([True, False, False]), torch.tensor([False, True, False])
+    loss = presence_loss(logits, present, absent)
+    loss.backward()
+    assert loss.item() == pytest.approx((math.log1p(math.exp(-2)) + math.log1p(math.exp(-1))) / 3)
+    assert logits.grad is not None and logits.grad[2] == 0
+
+
+def test_presence_depends_on_the_image_and_is_learned_with_the_rest(model: PPMN) -> None:
+    captions = tokens(model, TWO)
+    first, second = (model([image], captions)[0].presence for image in random_images((64, 96), (64, 96)))
+    assert first is not None and second is not None and not torch.allclose(first, second)
+    first.sum().backward()
+    assert model.head.pointing and model.head.pointing.presence
+    assert all(p.grad is not None for p in model.head.pointing.presence.parameters())

@@ -1,0 +1,144 @@
+"""Phrases that are and that are not in training images, for train_presence.py."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ppmn.data.panoptic import Panoptic, PanopticImage
+from ppmn.images import read_image
+from ppmn.model.text import TextEncoder
+from ppmn.synthetic.captions import GeneratedCaption
+from ppmn.synthetic.narrator import Narrator
+from ppmn.synthetic.nouns import Lexicon, NounForm
+from ppmn.types import Span
+
+NARRATIVES = 2  # generated for each image
+SWAPPED, SWAPPED_BY_PEOPLE = 48, 12  # phrases of other images that are tried at each image
+_BATCH = 256  # captions that are encoded together
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A way to name a category, and the categories that it may mean."""
+
+    text: str
+    span: Span
+    meant: frozenset[int]
+    lemma: str
+
+
+@dataclass(frozen=True)
+class Written:
+    """A phrase of a caption: where its vector is, and the categories that it means."""
+
+    index: int
+    text: str
+    absent: bool
+    categories: frozenset[int]
+
+
+class PresencePhrases:
+    """The phrases of one source, each as the vector that the text encoder gives it."""
+
+    def __init__(self, source: Panoptic, images: Sequence[PanopticImage], seed: int) -> None:
+        self.lexicon, self.complete = Lexicon(source.categories), source.complete
+        self.narrator = Narrator(source.categories, complete=source.complete)
+        self.nouns = list(_nouns(self.lexicon)) if source.complete else []
+        self.texts: list[tuple[str, list[Span]]] = [(noun.text, [noun.span]) for noun in self.nouns]
+        self.by_image: dict[str, list[Written]] = defaultdict(list)
+        self.pool: list[tuple[str, Written]] = []  # phrases that are in their image
+        count = len(self.nouns)
+        for image in images:
+            pixels = np.asarray(read_image(image.file))
+            rng = np.random.default_rng((seed, image.id))
+            number, negatives = (NARRATIVES, 1) if self.complete else (1, 0)
+            captions = self.narrator.captions(
+                image, image.ids(), pixels, rng, count=number, negative_phrases=negatives
+            )
+            for caption in captions:
+                count += self._add(image, caption, count)
+
+    def _add(self, image: PanopticImage, caption: GeneratedCaption, first: int) -> int:
+        """Keep the phrases of a caption that are known to be in the image or not."""
+        category = {s.id: s.category_id for s in image.segments}
+        known = [p for p in caption.phrases if p.absent or p.segment_ids]
+        if known:
+            self.texts.append((caption.caption, [(p.start, p.end) for p in known]))
+        for number, phrase in enumerate(known, first):
+            text = caption.caption[phrase.start : phrase.end]
+            meant = frozenset(category[id] for id in phrase.segment_ids)
+            written = Written(number, text, phrase.absent, meant)
+            self.by_image[image.file.stem].append(written)
+            if not phrase.absent:
+                self.pool.append((image.file.stem, written))
+        return len(known)
+
+    def encode(self, encoder: TextEncoder, autocast: AbstractContextManager[Any]) -> None:
+        """Fill `vectors` (phrases, C_r), in half precision."""
+        rows = []
+        for start in range(0, len(self.texts), _BATCH):
+            tokens = [encoder.tokenize(*text) for text in self.texts[start : start + _BATCH]]
+            with torch.no_grad(), autocast:
+                rows.append(encoder(tokens).vectors.half())
+        self.vectors: Tensor = torch.cat(rows)
+
+    def of_nouns(self, image: PanopticImage, rng: np.random.Generator) -> Iterator[tuple[Tensor, bool]]:
+        """One noun for every category of the source, and whether it is in the image."""
+        here, hypernyms = self.content(image)
+        by_category: dict[int, list[int]] = defaultdict(list)
+        for index, noun in enumerate(self.nouns):
+            by_category[min(noun.meant)].append(index)
+        for own in by_category.values():
+            index = int(rng.choice(own))
+            noun = self.nouns[index]
+            if noun.meant & here or noun.lemma not in hypernyms:
+                yield self.vectors[index], bool(noun.meant & here)
+
+    def of_image(self, image: PanopticImage) -> Iterator[tuple[Tensor, bool]]:
+        """The phrases of the image's own captions."""
+        for phrase in self.by_image[image.file.stem]:
+            yield self.vectors[phrase.index], not phrase.absent
+
+    def swapped(
+        self, image: PanopticImage, others: "PresencePhrases", count: int, rng: np.random.Generator
+    ) -> Iterator[tuple[Tensor, bool]]:
+        """Phrases of other images, of `others`, whose categories are not in the image."""
+        here, hypernyms = self.content(image)
+        for index in rng.integers(len(others.pool), size=count) if others.pool else ():
+            name, phrase = others.pool[int(index)]
+            words = {word.rstrip("s") for word in phrase.text.lower().split()}
+            known = name != image.file.stem and 0 not in phrase.categories
+            if known and not self.meanings(phrase.categories) & here and not words & hypernyms:
+                yield others.vectors[phrase.index], False
+
+    def content(self, image: PanopticImage) -> tuple[set[int], set[str]]:
+        """The categories of an image, and the lemmas of words for several of them."""
+        here = {s.category_id for s in image.segments}
+        names = {self.lexicon.names[id] for id in here if id in self.lexicon.names}
+        return here, self.lexicon.hypernym_lemmas(names)
+
+    def meanings(self, categories: frozenset[int]) -> set[int]:
+        """These categories, and all that a noun for one of them may mean."""
+        found = set(categories)
+        for noun in self.nouns:
+            if noun.meant & categories:
+                found |= noun.meant
+        return found
+
+
+def _nouns(lexicon: Lexicon) -> Iterator[Noun]:
+    """All nouns of all categories, alone and after an article or "some"."""
+    for words in lexicon.words.values():
+        for word in words:
+            single = word.form == NounForm.SINGULAR
+            amount = ("an" if word.text[0] in "aeiou" else "a") if single else "some"
+            meant = frozenset(lexicon.category_ids(word))
+            for before in ("", f"{amount} ", "the "):
+                text = before + word.text
+                yield Noun(text, (len(before), len(text)), meant, word.lemma)

@@ -1,0 +1,191 @@
+"""Train the layers that decide whether what a phrase names is in the image; all else stays as it is.
+
+python -m experiments.train_presence --model DIR --data-root PHOTOS --out DIR
+
+Each image is encoded once, its tokens kept in --cache. At every pass over an image, its own captions are
+asked for, a noun for every category that its source annotates, and phrases of other images. Where annotations
+are not complete, only what is in the image is asked for.
+"""
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as fn
+from torch import Tensor
+from tqdm import tqdm
+
+from experiments.presence_phrases import SWAPPED, SWAPPED_BY_PEOPLE, PresencePhrases
+from ppmn.config import ModelConfig, TrainConfig
+from ppmn.data.panoptic import Panoptic, PanopticImage, read_panoptic, splits
+from ppmn.data.partition import in_part
+from ppmn.files import replacing
+from ppmn.images import read_image
+from ppmn.model.bfloat16 import bfloat16_is_faster
+from ppmn.model.folder import model_folder, read_config, save_model
+from ppmn.model.network import PPMN
+from ppmn.model.presence import Presence
+from ppmn.training.initial import initial_model
+from ppmn.training.schedule import WeightAverage
+
+# most images of each source; an incomplete one tells only how people describe what is there
+SOURCES = {
+    "coco_people": 700,
+    "coco_things": 400,
+    "coco_panoptic": 100,
+    "coco_instances": 2600,
+    "ade": 1600,
+    "refcoco": 800,
+}
+SMALL, LARGE = 336, 448  # shorter sides that images are resized to, by whether they have _FINE pixels
+_FINE = 100_000
+LAYERS, BATCH, RATE, WARMUP, DROPOUT = 2, 4, 1e-3, 200, 0.1
+_WEIGHT = 3.0  # of all absent phrases of an image together, relative to its present ones
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A training image of a source, and the file that its tokens are kept in."""
+
+    source: str
+    image: PanopticImage
+    file: Path
+
+
+def presence_loss_of_image(logits: Tensor, present: Tensor) -> Tensor:
+    """Cross-entropy; the many absent phrases weigh `_WEIGHT` times as much as the present ones at most."""
+    weight = (_WEIGHT * present.sum() / (~present).sum().clamp(min=1)).clamp(max=1.0)
+    weights = torch.where(present, 1.0, weight)
+    return (
+        fn.binary_cross_entropy_with_logits(logits, present.float(), weights, reduction="sum") / weights.sum()
+    )
+
+
+class Training:
+    """The model, its images and their phrases."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self.args, self.rng = args, np.random.default_rng(args.seed)
+        torch.manual_seed(args.seed)
+        folder = model_folder(args.model)
+        config = read_config(folder)
+        if not isinstance(config, ModelConfig) or config.pointing is None:
+            raise SystemExit(f"{args.model} does not point: there are no tokens to look at")
+        pointing = replace(config.pointing, presence_layers=LAYERS)
+        model = initial_model(TrainConfig(replace(config, pointing=pointing)), folder)
+        assert isinstance(model, PPMN) and model.head.pointing and model.head.pointing.presence
+        self.model, self.config = model.requires_grad_(False).eval(), replace(config, pointing=pointing)
+        self.pointing = model.head.pointing
+        self.presence: Presence = model.head.pointing.presence.requires_grad_(True)
+        self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bfloat16_is_faster())
+        self.sources = dict(self.read_sources())
+        self.samples = list(self.choose())
+        self.phrases = self.encode_phrases()
+
+    def read_sources(self) -> Iterator[tuple[str, Panoptic]]:
+        for name in SOURCES:
+            if (self.args.data_root / name).is_dir():
+                for split in splits(self.args.data_root / name):
+                    yield name, read_panoptic(self.args.data_root / name, split)
+
+    def choose(self) -> Iterator[Sample]:
+        """Of each source at most so many images that are not held out, drawn at random."""
+        for name, source in self.sources.items():
+            images = [i for i in source.images if i.segments and in_part(i, "train")]
+            for index in self.rng.permutation(len(images))[: SOURCES[name]]:
+                image = images[int(index)]
+                yield Sample(name, image, self.args.cache / f"{name}_{image.file.stem}.pt")
+
+    def encode_phrases(self) -> dict[str, PresencePhrases]:
+        phrases = {}
+        for name, source in tqdm(self.sources.items(), "captions", disable=None):
+            images = [sample.image for sample in self.samples if sample.source == name]
+            phrases[name] = PresencePhrases(source, images, self.args.seed)
+            phrases[name].encode(self.model.text_encoder, self.autocast)
+        return phrases
+
+    @torch.no_grad()
+    def tokens(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """The encoder's own tokens (1, n, C_t) and those with context (1, n, C), cached."""
+        if not sample.file.is_file():
+            side = SMALL if sample.image.height * sample.image.width < _FINE else LARGE
+            preprocess = replace(self.model.preprocess, short_side=side, long_side=side * 4 // 3)
+            with self.autocast:
+                pyramid = self.model.image_encoder([preprocess(read_image(sample.image.file))])
+                own, _, tokens, _ = self.pointing.contextual_tokens(pyramid)
+            with replacing(sample.file) as part:
+                torch.save((own.half(), tokens.half()), part)
+        own, tokens = torch.load(sample.file, weights_only=True)
+        return own.float(), tokens.float()
+
+    def asked(self, sample: Sample) -> tuple[Tensor, Tensor]:
+        """Vectors of phrases (M, C_r), and which of them are in the image."""
+        mine, image = self.phrases[sample.source], sample.image
+        found = list(mine.of_image(image))
+        if mine.complete:
+            found += mine.of_nouns(image, self.rng)
+            found += mine.swapped(image, mine, SWAPPED, self.rng)
+            by_people = self.phrases.get("refcoco")
+            if by_people and sample.source in ("coco_things", "coco_panoptic", "coco_instances"):
+                found += mine.swapped(image, by_people, SWAPPED_BY_PEOPLE, self.rng)
+        vectors = [vector for vector, _ in found]
+        present = torch.tensor([known for _, known in found], dtype=torch.bool)
+        return (torch.stack(vectors).float() if vectors else torch.zeros(0)), present
+
+    def loss(self, samples: Sequence[Sample]) -> Tensor:
+        """The mean over the images of a step."""
+        losses = []
+        for sample in samples:
+            vectors, present = self.asked(sample)
+            if not len(vectors):
+                continue
+            own, tokens = (fn.dropout(x, DROPOUT) for x in self.tokens(sample))
+            with self.autocast:
+                memory = self.presence.memory(own, tokens)
+                logits = self.presence(fn.dropout(vectors, DROPOUT), memory, None, [len(vectors)])
+            losses.append(presence_loss_of_image(logits.float(), present))
+        return torch.stack(losses).sum() / len(samples)
+
+    def run(self) -> None:
+        """All steps; the moving average of the weights is what is saved."""
+        parameters = dict(self.presence.named_parameters())
+        optimizer = torch.optim.AdamW(parameters.values(), lr=RATE, weight_decay=0.01)
+        average, steps = WeightAverage(parameters, 0.999), self.args.samples // BATCH
+        for step in (bar := tqdm(range(steps), "steps", disable=None)):
+            rate = RATE * min(1, step / WARMUP) * (1 + math.cos(math.pi * step / steps)) / 2
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.zero_grad()
+            loss = self.loss([self.samples[int(i)] for i in self.rng.integers(len(self.samples), size=BATCH)])
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(list(parameters.values()), 1.0)
+            optimizer.step()
+            average.update(step + 1)
+            bar.set_postfix(loss=f"{float(loss.detach()):.3f}")
+        with average.applied():
+            self.model.config = self.config
+            save_model(self.model, self.args.out, half=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True, help="name or folder of a model that points")
+    parser.add_argument("--data-root", type=Path, required=True, help="folder of the sources")
+    parser.add_argument("--out", type=Path, required=True, help="the model folder that is written")
+    parser.add_argument("--cache", type=Path, default=Path("cache-presence"), help="folder of tokens")
+    parser.add_argument("--samples", type=int, default=12000, help="passes over an image")
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    args.cache.mkdir(parents=True, exist_ok=True)
+    Training(args).run()
+    print(f"{args.out}: fit presence and score next (python -m experiments.calibrate --write)")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Training of the presence layers on drawn rectangles: what is asked for is true, and a model comes out."""
+
+import sys
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from support.models import small_ppmn
+from support.rectangles import CLOSE, DOGS, TRAINED, write_source
+
+from experiments import train_presence
+from experiments.presence_phrases import PresencePhrases
+from ppmn.config import PointingConfig
+from ppmn.data.panoptic import read_panoptic
+from ppmn.model.folder import load_model, save_model
+
+
+def test_nouns_are_present_where_a_segment_has_their_category(tmp_path: Path, text: Path) -> None:
+    write_source(tmp_path, [DOGS], TRAINED[:1])
+    source = replace(read_panoptic(tmp_path, "train"), complete=True)  # whatever is described
+    phrases = PresencePhrases(source, source.images, 0)
+    phrases.encode(small_ppmn(text).text_encoder, nullcontext())
+    image, rng = source.images[0], np.random.default_rng(0)
+    categories = {s.category_id for s in image.segments}
+    asked = [known for _, known in phrases.of_nouns(image, rng)]
+    assert sum(asked) == len(categories) and len(asked) > sum(asked)
+    own = list(phrases.of_image(image))
+    assert any(known for _, known in own) and own[0][0].shape == (32,)
+    assert not list(phrases.swapped(image, phrases, 20, rng))  # there is no other image
+
+
+def test_training_changes_the_presence_layers_only(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pointing = PointingConfig(channels=16, image_layers=1, phrase_layers=1, features=8)
+    save_model(small_ppmn(text, pointing=pointing, query="phrase"), tmp_path / "model")
+    write_source(tmp_path / "photos" / "ade", [DOGS, CLOSE], TRAINED)
+    command = ["train_presence", "--model", str(tmp_path / "model"), "--data-root", str(tmp_path / "photos")]
+    command += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
+    monkeypatch.setattr(sys, "argv", [*command, "--samples", "8"])
+    train_presence.main()
+    before, after = (load_model(tmp_path / name).state_dict() for name in ("model", "out"))
+    added = set(after) - set(before)
+    assert added and all(name.startswith("head.pointing.presence.") for name in added)
+    for name, tensor in before.items():
+        torch.testing.assert_close(after[name].float(), tensor.float(), rtol=2e-3, atol=2e-3)
