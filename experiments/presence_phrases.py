@@ -19,6 +19,9 @@ from ppmn.synthetic.nouns import Lexicon, NounForm
 from ppmn.types import Span
 
 NARRATIVES = 2  # generated for each image
+LISTS, OF_LISTS = 500, 4  # captions that list nouns, and how many of them an image is asked for
+_LIST_LENGTHS = (2, 8)  # fewest and most nouns of a list
+_SEPARATORS = (", ", " and ", " ", ". ")
 SWAPPED, SWAPPED_BY_PEOPLE = 48, 12  # phrases of other images that are tried at each image
 _BATCH = 256  # captions that are encoded together
 
@@ -51,9 +54,13 @@ class PresencePhrases:
         self.narrator = Narrator(source.categories, complete=source.complete)
         self.nouns = list(_nouns(self.lexicon)) if source.complete else []
         self.texts: list[tuple[str, list[Span]]] = [(noun.text, [noun.span]) for noun in self.nouns]
+        self.by_category: dict[int, list[int]] = defaultdict(list)
+        for index, noun in enumerate(self.nouns):
+            self.by_category[min(noun.meant)].append(index)
+        self.lists = list(self._make_lists(np.random.default_rng(seed)))
         self.by_image: dict[str, list[Written]] = defaultdict(list)
         self.pool: list[tuple[str, Written]] = []  # phrases that are in their image
-        count = len(self.nouns)
+        count = len(self.nouns) + sum(map(len, self.lists))
         for image in images:
             pixels = np.asarray(read_image(image.file))
             rng = np.random.default_rng((seed, image.id))
@@ -63,6 +70,23 @@ class PresencePhrases:
             )
             for caption in captions:
                 count += self._add(image, caption, count)
+
+    def _make_lists(self, rng: np.random.Generator) -> Iterator[list[tuple[int, Noun]]]:
+        """Captions of several nouns, with any separator: each noun and where its vector will be."""
+        categories, count = sorted(self.by_category), len(self.nouns)
+        for _ in range(LISTS if categories else 0):
+            length = min(int(rng.integers(_LIST_LENGTHS[0], _LIST_LENGTHS[1] + 1)), len(categories))
+            chosen = rng.choice(categories, length, replace=False)
+            nouns = [self.nouns[int(rng.choice(self.by_category[int(id)]))] for id in chosen]
+            text, spans = "", []
+            separator = _SEPARATORS[int(rng.integers(len(_SEPARATORS)))]
+            for noun in nouns:
+                text += separator if text else ""
+                spans.append((len(text) + noun.span[0], len(text) + noun.span[1]))
+                text += noun.text
+            self.texts.append((text, spans))
+            yield list(enumerate(nouns, count))
+            count += length
 
     def _add(self, image: PanopticImage, caption: GeneratedCaption, first: int) -> int:
         """Keep the phrases of a caption that are known to be in the image or not."""
@@ -91,14 +115,25 @@ class PresencePhrases:
     def of_nouns(self, image: PanopticImage, rng: np.random.Generator) -> Iterator[tuple[Tensor, bool]]:
         """One noun for every category of the source, and whether it is in the image."""
         here, hypernyms = self.content(image)
-        by_category: dict[int, list[int]] = defaultdict(list)
-        for index, noun in enumerate(self.nouns):
-            by_category[min(noun.meant)].append(index)
-        for own in by_category.values():
+        for own in self.by_category.values():
             index = int(rng.choice(own))
-            noun = self.nouns[index]
-            if noun.meant & here or noun.lemma not in hypernyms:
-                yield self.vectors[index], bool(noun.meant & here)
+            yield from self._asked(index, self.nouns[index], here, hypernyms)
+
+    def of_lists(self, image: PanopticImage, rng: np.random.Generator) -> Iterator[tuple[Tensor, bool]]:
+        """The nouns of some lists, half of which name something that is in the image."""
+        here, hypernyms = self.content(image)
+        fitting = [n for n, nouns in enumerate(self.lists) if any(noun.meant & here for _, noun in nouns)]
+        for number in range(OF_LISTS if fitting else 0):
+            n = int(rng.choice(fitting)) if number % 2 else int(rng.integers(len(self.lists)))
+            for index, noun in self.lists[n]:
+                yield from self._asked(index, noun, here, hypernyms)
+
+    def _asked(
+        self, index: int, noun: Noun, here: set[int], hypernyms: set[str]
+    ) -> Iterator[tuple[Tensor, bool]]:
+        """A noun, unless it may mean something in the image by another name."""
+        if noun.meant & here or noun.lemma not in hypernyms:
+            yield self.vectors[index], bool(noun.meant & here)
 
     def of_image(self, image: PanopticImage) -> Iterator[tuple[Tensor, bool]]:
         """The phrases of the image's own captions."""
@@ -133,7 +168,7 @@ class PresencePhrases:
 
 
 def _nouns(lexicon: Lexicon) -> Iterator[Noun]:
-    """All nouns of all categories, alone and after an article or "some"."""
+    """All nouns of all categories, alone and after an article or "some", which may be part of the phrase."""
     for words in lexicon.words.values():
         for word in words:
             single = word.form == NounForm.SINGULAR
@@ -141,4 +176,5 @@ def _nouns(lexicon: Lexicon) -> Iterator[Noun]:
             meant = frozenset(lexicon.category_ids(word))
             for before in ("", f"{amount} ", "the "):
                 text = before + word.text
-                yield Noun(text, (len(before), len(text)), meant, word.lemma)
+                for start in {0, len(before)}:
+                    yield Noun(text, (start, len(text)), meant, word.lemma)

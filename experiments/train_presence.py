@@ -3,8 +3,8 @@
 python -m experiments.train_presence --model DIR --data-root PHOTOS --out DIR
 
 Each image is encoded once, its tokens kept in --cache. At every pass over an image, its own captions are
-asked for, a noun for every category that its source annotates, and phrases of other images. Where annotations
-are not complete, only what is in the image is asked for.
+asked for, a noun for every category that its source annotates, lists of nouns, and phrases of other images.
+Where annotations are not complete, only what is in the image is asked for.
 """
 
 import argparse
@@ -127,7 +127,7 @@ class Training:
         mine, image = self.phrases[sample.source], sample.image
         found = list(mine.of_image(image))
         if mine.complete:
-            found += mine.of_nouns(image, self.rng)
+            found += [*mine.of_nouns(image, self.rng), *mine.of_lists(image, self.rng)]
             found += mine.swapped(image, mine, SWAPPED, self.rng)
             by_people = self.phrases.get("refcoco")
             if by_people and sample.source in ("coco_things", "coco_panoptic", "coco_instances"):

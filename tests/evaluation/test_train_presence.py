@@ -27,6 +27,8 @@ def test_nouns_are_present_where_a_segment_has_their_category(tmp_path: Path, te
     categories = {s.category_id for s in image.segments}
     asked = [known for _, known in phrases.of_nouns(image, rng)]
     assert sum(asked) == len(categories) and len(asked) > sum(asked)
+    listed = [known for _, known in phrases.of_lists(image, rng)]
+    assert any(listed) and not all(listed)
     own = list(phrases.of_image(image))
     assert any(known for _, known in own) and own[0][0].shape == (32,)
     assert not list(phrases.swapped(image, phrases, 20, rng))  # there is no other image
