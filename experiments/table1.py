@@ -4,25 +4,37 @@ python -m experiments.table1 --data ROOT[:SPLIT][=WEIGHT] ... --test ROOT[:SPLIT
 
 Every row is trained on the same images, with the same generated narratives and the same number of image
 passes, both encoders frozen. Passes of stage one count: it gets half of them, stage two the other half; rows
-of `twice` give each stage the whole budget and train stage two on crossed proposals. Thresholds are chosen on
-the images held out from training; the test data is read once per row. Whatever is finished is skipped, what
-was stopped continues; two processes may share DIR, each with its own --rows and OMP_NUM_THREADS=1. The table
-is written by a process whose rows include ppmn, once they are all finished.
+of `twice` give each stage the whole budget and train stage two on crossed proposals. Rows that use the
+shipped model stand below the others: its encoder was trained. Thresholds are chosen on the images held out
+from training; the test data is read once per row. Whatever is finished is skipped, what was stopped
+continues; two processes may share DIR, each with its own --rows and OMP_NUM_THREADS=1. The table is written
+by a process whose rows include ppmn, once they are all finished.
 """
 
 import argparse
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from experiments.table1_choices import anchor_shapes, changed, cross_proposals
+from experiments.table1_choices import (
+    OBJECT_SCORES,
+    anchor_shapes,
+    by_min_score,
+    by_plural_threshold,
+    by_threshold,
+    changed,
+    cross_proposals,
+    set_fields,
+)
 from experiments.table1_runs import Runs
 from ppmn.cli import show_log
 from ppmn.cli.arguments import parse_size
 from ppmn.config import TrainConfig
-from ppmn.evaluation.comparison import comparison_table, matching_outcomes
+from ppmn.evaluation.comparison import RowKind, TableRow, comparison_table, matching_outcomes
 from ppmn.evaluation.figures import curves
+from ppmn.evaluation.predictions import Answers
 from ppmn.evaluation.proposal_report import measure_proposals
 from ppmn.evaluation.region_rows import (
     Oracle,
@@ -33,12 +45,28 @@ from ppmn.evaluation.region_rows import (
     truth_flag_answers,
 )
 from ppmn.files import make_folder, replacing
-from ppmn.grounding.grounder import load
+from ppmn.grounding.grounder import Grounder, load
 from ppmn.model.bfloat16 import bfloat16_is_faster
 from ppmn.presets import override
+from ppmn.training.initial import initial_model
 
 _log = logging.getLogger("ppmn.table1")
 ROWS = ["ppmn", "two_stage", "true_segments", "mcn", "shipped", "twice", "objects"]
+CURVES = (  # rows that are drawn
+    "PPMN",
+    "PPMN without LCPA",
+    "two-stage, plurals by text",
+    "two-stage twice, crossed, plurals by text",
+    "oracle of stage one",
+    "MCN",
+)
+NOTES = (
+    "Thresholds are chosen on images held out from training, for each rule and each suppression its own; "
+    "PPMN on regions and on true segments keeps that of PPMN.",
+    "Proposals of images that stage one was trained on: stage two of every two-stage row is trained on such, "
+    "except `crossed`; at test no row has them.",
+    "Rows on objects start from a trained encoder; their costs are those of stage two alone.",
+)
 PRECISION = "bfloat16" if bfloat16_is_faster() else "float32"
 
 
@@ -61,8 +89,8 @@ class Table(Runs):
     def two_stage(self) -> None:
         """Rows B, C and F: three rules for plurals, three oracles, PPMN's responses on the regions."""
         one = self.trained("stage-one-half", self.config("two-stage-small", share=0.5))
-        matching = replace(self.config("two-stage-small", share=0.5), model=self.stage_two(one).model)
-        two = self.trained("stage-two-half", matching, init=one, cache="cache-regions-half")
+        config = self.stage_two(one, share=0.5)
+        two = self.trained("stage-two-half", config, init=one, cache="cache-regions-half")
         self.rules("two-stage", two, [one, two])
         self.oracles("stage one", one)
         self.note_outcomes("two-stage, plurals by text", "oracle of stage one")
@@ -85,31 +113,43 @@ class Table(Runs):
         self.oracles("stage one twice", one)
         self.note_outcomes("two-stage twice, plurals by text", "oracle of stage one twice")
 
-    def stage_two(self, one: Path, *changes: str) -> TrainConfig:
+    def stage_two(self, one: Path, *changes: str, share: float = 1.0) -> TrainConfig:
         """The configuration of stage two on a finished stage one."""
         model = load(one).model.config
-        config = replace(self.config("two-stage-small"), model=model)
+        config = replace(self.config("two-stage-small", share=share), model=model)
         for text in ("model.stage=two", *changes):
             name, _, value = text.partition("=")
             config = override(config, name, value)
         return config
 
-    def rules(self, name: str, folder: Path, runs: Sequence[Path]) -> None:
-        """A two-stage system by its three rules for plurals."""
+    def rules(self, name: str, folder: Path, runs: Sequence[Path], kind: RowKind = "system") -> None:
+        """A two-stage system by its three rules for plurals, each with a threshold of its own."""
         grounder = self.opened(folder)
-        self.measured(f"{name}, plurals by text", grounder, own_answers(grounder), runs)
-        self.measured(f"{name}, plurals by truth", grounder, truth_flag_answers(grounder), runs)
-        grounder = self.opened(folder)
-        grounder.model.config = changed(grounder.model.config, plural_rule="all")
-        self.measured(f"{name}, one rule", grounder, own_answers(grounder), runs)
+        self.measured(f"{name}, plurals by text", grounder, own_answers(grounder), runs, kind)
+        title, file = f"{name}, plurals by truth", folder / "chosen_truth.json"
+        threshold = self.chosen(file, lambda: self.plural_thresholds(folder, truth_flag_answers))
+        set_fields(grounder, plural_threshold=threshold)
+        self.measured(title, grounder, truth_flag_answers(grounder), runs, kind, annotated=True)
+        title, file = f"{name}, one rule", folder / "chosen_one_rule.json"
+        threshold = self.chosen(file, lambda: self.plural_thresholds(folder, own_answers, plural_rule="all"))
+        set_fields(grounder, plural_threshold=threshold, plural_rule="all")
+        self.measured(title, grounder, own_answers(grounder), runs, kind)
 
-    def oracles(self, name: str, folder: Path) -> None:
+    def plural_thresholds(
+        self, folder: Path, answers_of: Callable[[Grounder], Answers], **fields: str
+    ) -> dict[float, float]:
+        """Average Recall on held-out images by `plural_threshold`, under another rule."""
+        grounder = self.opened(folder)
+        set_fields(grounder, **fields)
+        return by_plural_threshold(grounder, self.held_out, answers_of)
+
+    def oracles(self, name: str, folder: Path, row_kind: RowKind = "oracle") -> None:
         """Rows C, C' and C'', and what is proposed: recall by size, regions per image, a picture."""
         grounder = self.opened(folder)
         kinds: dict[str, Oracle] = {"": "best", ", union": "union", ", overlapping": "overlapping"}
         for title, kind in kinds.items():
             answers = oracle_answers(grounder, kind)
-            self.measured(f"oracle of {name}{title}", grounder, answers, kind="oracle")
+            self.measured(f"oracle of {name}{title}", grounder, answers, kind=row_kind, annotated=True)
         file = self.out / "reports" / f"proposals_of_{name.replace(' ', '_')}.md"
         if not file.is_file():
             report = measure_proposals(grounder, self.test, file.with_suffix(".png"))
@@ -128,24 +168,34 @@ class Table(Runs):
     def true_segments(self) -> None:
         """Rows D and E: matching of pooled regions against responses, with the annotated segments."""
         one = self.trained("stage-one-half", self.config("two-stage-small", share=0.5))
-        config = self.stage_two(one, "model.true_segments=true")
+        config = self.stage_two(one, "model.true_segments=true", share=0.5)
         folder = self.trained("stage-two-true", config, init=one)
         grounder = self.opened(folder)
-        self.measured("true segments, matched", grounder, true_segment_answers(grounder), [one, folder])
+        answers, runs = true_segment_answers(grounder), [one, folder]
+        self.measured("true segments, matched", grounder, answers, runs, annotated=True)
         grounder = self.opened(self.whole_ppmn())
-        self.measured("true segments, PPMN", grounder, snapped_answers(grounder))
+        self.measured("true segments, PPMN", grounder, snapped_answers(grounder), annotated=True)
 
     def objects(self) -> None:
         """The other stage one: "the object here" of a model that points, drawn on a grid."""
-        model = load(self.args.pointing, runtime="torch").model.config
-        preset = self.config("two-stage-small")
-        shared = {
-            name: getattr(model, name) for name in ("image", "text", "short_side", "long_side", "pointing")
-        }
-        config = replace(preset, model=changed(preset.model, stage="two", min_score=0.0, **shared))
-        folder = self.trained("stage-two-objects", config, init=self.args.pointing, cache="cache-objects")
-        self.rules("two-stage on objects", folder, [folder])
-        self.oracles("objects", folder)
+        pointing = self.args.pointing
+        model = load(pointing, runtime="torch").model.config
+        preset = self.config("two-stage-small", share=0.5)
+        shared = {name: getattr(model, name) for name in ("image", "text", "pointing")}
+        config = replace(preset, model=changed(preset.model, stage="two", **shared))
+        file = self.out / "runs" / "chosen_objects.json"
+        score = self.chosen(file, lambda: self.object_scores(config))
+        config = replace(config, model=changed(config.model, min_score=score))
+        folder = self.trained("stage-two-objects", config, init=pointing, cache="cache-objects")
+        self.rules("two-stage on objects", folder, [folder], "below")
+        self.oracles("objects", folder, "below")
+        self.note_outcomes("two-stage on objects, plurals by text", "oracle of objects")
+
+    def object_scores(self, config: TrainConfig) -> dict[float, float]:
+        """The limit that objects set on held-out images, by the score that they need."""
+        grounder = Grounder(initial_model(config, self.args.pointing), device="cpu")
+        self.features.share(grounder.model)
+        return by_min_score(grounder, self.held_out, OBJECT_SCORES)
 
     def mcn(self) -> None:
         """MCN and its ablations."""
@@ -155,7 +205,9 @@ class Table(Runs):
         self.measured("MCN", grounder, own_answers(grounder), [folder], kind="things")
         for kind in ("none", "hard"):
             other = self.opened(folder)
-            other.model.config = changed(other.model.config, suppression=kind)
+            set_fields(other, suppression=kind)
+            file = folder / f"chosen_suppression_{kind}.json"
+            set_fields(other, threshold=self.chosen(file, partial(by_threshold, other, self.held_out)))
             self.measured(f"MCN, suppression {kind}", other, own_answers(other), [folder], kind="things")
         ablations = {
             "without boxes": ("model.box_branch=false", "model.consistency=false"),
@@ -175,15 +227,21 @@ class Table(Runs):
         self.measured("compact", grounder, own_answers(grounder), kind="below", model="compact")
 
     def write(self) -> str:
-        """The table and its curves; rows of systems first, those trained otherwise last."""
-        order = ("system", "things", "oracle", "below")
-        rows = sorted(self.rows, key=lambda row: order.index(row.kind))
-        text = "\n".join([comparison_table(rows), *self.notes, ""])
+        """The table and its curves."""
+        rows = in_order(self.rows)
+        text = "\n\n".join([comparison_table(rows), *NOTES, *self.speed(), *self.notes, ""])
         with replacing(self.out / "table1.md") as part:
             part.write_text(text, encoding="utf-8")
-        shown = [row for row in rows if row.kind != "oracle"][:8]
-        curves([(row.name, row.report) for row in shown], self.out / "table1.png")
+        shown = [(row.name, row.report) for row in rows if row.name in CURVES]
+        things = [row.name for row in rows if row.kind == "things"]
+        curves(shown, self.out / "table1.png", things_only=things)
         return text
+
+
+def in_order(rows: Sequence[TableRow]) -> list[TableRow]:
+    """PPMN first, with which all are compared; then systems, those for things only, oracles, others."""
+    order = ("system", "things", "oracle", "below")
+    return sorted(rows, key=lambda row: (row.name != "PPMN", order.index(row.kind)))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -208,6 +266,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     if args.epochs % 2:
         parser.error(f"--epochs is {args.epochs}; both stages get half of them, so it must be even")
+    if "objects" in args.rows and args.pointing is None:
+        parser.error("the row objects needs --pointing, a model that points")
     show_log()
     make_folder(args.out / "reports")
     table = Table(args)

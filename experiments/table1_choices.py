@@ -1,7 +1,7 @@
 """What Table 1 chooses on images held out from training, and the crossed proposals of stage two."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,12 @@ from ppmn.data.panoptic import IGNORE_ID, DataSpec
 from ppmn.data.partition import held_out
 from ppmn.evaluation.evaluate import evaluate
 from ppmn.evaluation.metrics import AverageRecall
-from ppmn.evaluation.predictions import measurable
+from ppmn.evaluation.predictions import Answers, measurable
 from ppmn.evaluation.region_rows import oracle_answers, own_answers
 from ppmn.evaluation.selection import read_segment_ids
+from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.grounder import Grounder, load
-from ppmn.images import read_image
+from ppmn.images import ImageInput, read_image
 from ppmn.model.folder import CONFIG_FILE
 from ppmn.training.encoder_inputs import open_caches
 from ppmn.training.feature_cache import content_key
@@ -31,6 +32,7 @@ from ppmn.training.sources import open_training_sources
 _log = logging.getLogger("ppmn.table1")
 THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 MIN_SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
+OBJECT_SCORES = (0.0, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)  # never under one half but 0
 PLURAL_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5)
 ANCHOR_IMAGES = 60  # of each source, about, whose boxes give MCN's anchors
 HeldOut = Mapping[str, Sequence[Narrative]]
@@ -39,6 +41,13 @@ HeldOut = Mapping[str, Sequence[Narrative]]
 def changed(config: Any, **fields: Any) -> Any:
     """A configuration of any method with some of its fields changed."""
     return replace(config, **fields)
+
+
+def set_fields(grounder: Grounder, **fields: Any) -> None:
+    """Change fields of a loaded model's configuration."""
+    grounder.model.config = changed(grounder.model.config, **fields)
+    runtime: Any = grounder.runtime
+    runtime.config = grounder.model.config
 
 
 def choose_settings(grounder: Grounder, folder: Path, validation: HeldOut) -> dict[str, Any]:
@@ -59,18 +68,61 @@ def choose_settings(grounder: Grounder, folder: Path, validation: HeldOut) -> di
         return {}  # its answers are segments
     else:
         name = "min_score" if model.config.stage == "one" else "plural_threshold"
-        values = MIN_SCORES if model.config.stage == "one" else PLURAL_THRESHOLDS
-        scores = {}
-        for value in values:
-            model.config = changed(model.config, **{name: value})
-            answers = oracle_answers(grounder) if name == "min_score" else own_answers(grounder)
-            scores[value] = evaluate(answers, validation).metric.compute().average_recall["overall"] or 0.0
-    best = max(scores, key=lambda value: scores[value])
+        if name == "min_score":
+            scores = by_min_score(grounder, validation, MIN_SCORES)
+        else:
+            scores = by_plural_threshold(grounder, validation, own_answers)
+    best = best_of(scores)
     found = ", ".join(f"{value:g}: {score:.1f}" for value, score in scores.items())
     _log.info(f"{folder.name}: {name} {best:g} of {found}")
     saved = type(model.config).load(folder / CONFIG_FILE)
     changed(saved, **{name: best}).save(folder / CONFIG_FILE)
     return {name: {f"{value:g}": score for value, score in scores.items()}}
+
+
+def best_of(scores: Mapping[float, float]) -> float:
+    """The value with the highest score, of equal ones the first."""
+    return max(scores, key=lambda value: scores[value])
+
+
+def by_min_score(grounder: Grounder, validation: HeldOut, values: Sequence[float]) -> dict[float, float]:
+    """The limit that proposals set, by the score that they need."""
+    scores = {}
+    for value in values:
+        set_fields(grounder, min_score=value)
+        scores[value] = _overall(oracle_answers(grounder), validation)
+    return scores
+
+
+def by_plural_threshold(
+    grounder: Grounder, validation: HeldOut, answers_of: Callable[[Grounder], Answers]
+) -> dict[float, float]:
+    """Average Recall of a second stage by the probability above which a region joins the others."""
+    scores, encode = {}, grounder.encode
+    grounder.encode = _remembered(encode)  # type: ignore[method-assign, assignment]
+    for value in PLURAL_THRESHOLDS:
+        set_fields(grounder, plural_threshold=value)
+        scores[value] = _overall(answers_of(grounder), validation)
+    grounder.encode = encode  # type: ignore[method-assign]
+    return scores
+
+
+def _overall(answers: Answers, validation: HeldOut) -> float:
+    return evaluate(answers, validation).metric.compute().average_recall["overall"] or 0.0
+
+
+def _remembered(encode: Callable[[ImageInput], EncodedImage]) -> Callable[[ImageInput], EncodedImage]:
+    """The same, which finds the regions of an image once."""
+    found: dict[str, EncodedImage] = {}
+
+    def remembered(image: ImageInput) -> EncodedImage:
+        pixels = np.asarray(image)
+        key = content_key(repr(pixels.shape).encode() + pixels.tobytes())
+        if key not in found:
+            found[key] = encode(image)
+        return found[key]
+
+    return remembered
 
 
 def by_threshold(grounder: Grounder, validation: HeldOut) -> dict[float, float]:

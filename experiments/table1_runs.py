@@ -3,24 +3,26 @@
 import argparse
 import fcntl
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 from torch import Tensor
 
-from experiments.table1_choices import HeldOut, choose_settings
+from experiments.table1_choices import HeldOut, best_of, choose_settings
 from ppmn.baselines.recipes import BASELINE_PRESETS
 from ppmn.cli.arguments import parse_spec
 from ppmn.config import TrainConfig
 from ppmn.data.panoptic import DataSpec
 from ppmn.evaluation.comparison import RowKind, TableRow
-from ppmn.evaluation.cost import answer_cost, training_cost
+from ppmn.evaluation.cost import answer_cost, step_seconds, training_cost
 from ppmn.evaluation.evaluate import evaluate, open_narratives_of
 from ppmn.evaluation.predictions import Answers
 from ppmn.evaluation.report import build_report, read_report, write_report
-from ppmn.files import write_json
+from ppmn.files import read_json, write_json
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.model.folder import MODEL_FILE
 from ppmn.model.method import Method
@@ -98,8 +100,18 @@ class Runs:
                 train(config, self.specs, folder, init=init, cache=where)
             if not (folder / CHOSEN).is_file():
                 grounder = self.opened(folder)
-                write_json(folder / CHOSEN, choose_settings(grounder, folder, self.held_out(config)))
+                write_json(folder / CHOSEN, choose_settings(grounder, folder, self.held_out))
         return folder
+
+    def chosen(self, file: Path, choose: Callable[[], Mapping[float, float]]) -> float:
+        """The best value of a setting, chosen once; `file` keeps the Average Recall of every value."""
+        with _held(file.with_suffix(".lock")):
+            if not file.is_file():
+                write_json(file, {f"{value:g}": score for value, score in choose().items()})
+            scores = {float(value): float(score) for value, score in read_json(file).items()}
+        best = best_of(scores)
+        _log.info(f"{file.stem}: {best:g} of {', '.join(f'{v:g}: {s:.1f}' for v, s in scores.items())}")
+        return best
 
     def opened(self, folder: str | Path) -> Grounder:
         """A model that shares the tokens of its frozen encoder with the other rows."""
@@ -107,9 +119,10 @@ class Runs:
         self.features.share(grounder.model)
         return grounder
 
-    def held_out(self, config: TrainConfig) -> HeldOut:
+    @cached_property
+    def held_out(self) -> HeldOut:
         """Narratives of the images held out from training, by which settings are chosen."""
-        config = replace(config, validation_images=self.args.validation_images)
+        config = replace(self.config("compact"), validation_images=self.args.validation_images)
         return validation_narratives(open_training_sources(self.specs), config)
 
     def measured(
@@ -120,6 +133,7 @@ class Runs:
         runs: Sequence[Path] = (),
         kind: RowKind = "system",
         model: str | Path = "",
+        annotated: bool = False,
     ) -> None:
         """Add a row; the test data is read only if its report is not there yet.
 
@@ -128,12 +142,27 @@ class Runs:
         file = self.out / "reports" / f"{name.replace(' ', '_')}.json"
         if not file.is_file():
             _log.info(f"measuring {name}")
+            started = time.perf_counter()
             found = evaluate(answers, self.test)
             report = build_report(found.metric, name, grounder.threshold, self.test)
+            report["seconds"] = time.perf_counter() - started
             if runs or model:
                 report["cost"] = self.cost(model or runs[-1]) | (training_cost(runs) if runs else {})
+                report["step_seconds"] = {run.name: step_seconds(run) for run in runs}
             write_report(report, file)
-        self.rows.append(TableRow(name, read_report(file), kind))
+        self.rows.append(TableRow(name, read_report(file), kind, annotated))
+
+    def speed(self) -> list[str]:
+        """How long rows took to measure, and core-seconds of a training step per image by run."""
+        reports = [row.report for row in self.rows]
+        steps = {run: value for r in reports for run, value in r.get("step_seconds", {}).items()}
+        timed = [r["seconds"] for r in reports if "seconds" in r]
+        shown = ", ".join(f"{run} {value:.3f}" for run, value in sorted(steps.items()))
+        return [
+            f"{len(timed)} of {len(reports)} rows have the time of their measurement: "
+            f"{sum(timed) / 60:.1f} minutes in all.",
+            f"Core-seconds per image and training step, median of the last epoch: {shown or 'not kept'}.",
+        ]
 
     def cost(self, model: str | Path) -> dict[str, float]:
         """Parameters and times of a model's answers, taken once, without tokens of other rows."""

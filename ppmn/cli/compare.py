@@ -42,7 +42,8 @@ def run(args: argparse.Namespace) -> None:
         with replacing(args.out) as part:
             part.write_text(table, encoding="utf-8")
     if args.curves:
-        curves([(row.name, row.report) for row in rows], args.curves)
+        things = [row.name for row in rows if row.kind == "things"]
+        curves([(row.name, row.report) for row in rows], args.curves, things_only=things)
     print(table)
 
 

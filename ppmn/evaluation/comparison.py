@@ -9,6 +9,7 @@ from ppmn.evaluation.metrics import SPLITS, Interval
 from ppmn.evaluation.report import EvaluationReport, compare_reports
 
 HIT = 0.5  # IoU above which a phrase, or a segment, counts as found
+MARK = "†"  # of rows that read the annotation
 RowKind = Literal["system", "things", "oracle", "below"]
 _COLUMNS = (*SPLITS, "things_alone", "things_among")
 _COSTS = {
@@ -23,11 +24,20 @@ _OF_STUFF = ("overall", "stuff", "singulars", "plurals")
 
 @dataclass(frozen=True)
 class TableRow:
-    """One row: a system, one for things only, an oracle, or one that was trained otherwise."""
+    """One row: a system, one for things only, an oracle, or one that was trained otherwise.
+
+    `annotated` marks a row that reads the annotation of the images it is measured on, as every oracle does.
+    """
 
     name: str
     report: EvaluationReport
     kind: RowKind = "system"
+    annotated: bool = False
+
+    @property
+    def title(self) -> str:
+        """The name, marked if the row reads the annotation."""
+        return f"{self.name} {MARK}" if self.annotated or self.kind == "oracle" else self.name
 
     def value(self, split: str) -> float | None:
         """Average Recall of a split; None where it says nothing about the system."""
@@ -46,11 +56,13 @@ def comparison_table(rows: Sequence[TableRow]) -> str:
     _check(rows)
     first = rows[0].report
     data = ", ".join(d["source"] for d in first["data"])
+    marked = any(row.title != row.name for row in rows)
     part = "" if first.get("part", "all") == "all" else f" ({first['part']} images)"
     return "\n".join(
         [
             f"Average Recall, protocol {first['protocol']}, on {data}{part}.",
             "In brackets 95 % intervals by bootstrap over images.",
+            *([f"{MARK} reads the annotation of the images that are measured."] if marked else []),
             *[f"**{warning}**" for warning in warnings(rows)],
             "",
             *_recalls(rows),
@@ -125,7 +137,7 @@ def _recalls(rows: Sequence[TableRow]) -> list[str]:
             cells.append("-" if value is None else f"{value:.1f} {_bounds(interval)}")
         accuracy = row.report.get("accuracy_50")
         cells.append("-" if accuracy is None or row.kind == "things" else f"{accuracy:.1f}")
-        lines.append(_line([row.name, *cells]))
+        lines.append(_line([row.title, *cells]))
     return [*lines, _line(["phrases", *(f"{phrases.get(s, 0):,}" for s in _COLUMNS), ""])]
 
 
@@ -134,7 +146,7 @@ def _differences(rows: Sequence[TableRow]) -> list[str]:
     for row in rows[1:]:
         difference, _ = compare_reports(row.report, rows[0].report)
         shown = [None if row.value(s) is None else difference.get(s) for s in _COLUMNS]
-        lines.append(_line([row.name, *(_signed(i) for i in shown)]))
+        lines.append(_line([row.title, *(_signed(i) for i in shown)]))
     return lines
 
 
@@ -146,7 +158,7 @@ def _costs(rows: Sequence[TableRow]) -> list[str]:
             "-" if cost.get(name) is None else f"{cost[name] / unit:,.{digits}f}"
             for name, (_, unit, digits) in _COSTS.items()
         ]
-        lines.append(_line([row.name, *cells]))
+        lines.append(_line([row.title, *cells]))
     return lines
 
 

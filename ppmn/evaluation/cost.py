@@ -1,6 +1,7 @@
 """What a system costs: parameters, samples and core-hours of training, processor time of an answer."""
 
 import json
+import statistics
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,13 +20,26 @@ def training_cost(runs: Sequence[Path]) -> dict[str, float]:
     """
     samples, seconds = 0, 0.0
     for run in runs:
-        settings = read_json(run / "train.json")
-        processes, config = settings["processes"], settings["config"]
-        images = config["batch_size"] * (processes if config["per_process"] else 1)
+        processes, images = _step_size(run)
         for line in _steps(run / "log.jsonl"):
             samples += images
             seconds += line["core_seconds"] * processes
     return {"samples": samples, "core_hours": seconds / 3600}
+
+
+def step_seconds(run: Path) -> float:
+    """Core-seconds of a training step per image: the median of the last epoch, when caches are filled."""
+    processes, images = _step_size(run)
+    steps = list(_steps(run / "log.jsonl"))
+    last = [line["core_seconds"] for line in steps if line["epoch"] == steps[-1]["epoch"]]
+    return statistics.median(last) * processes / images
+
+
+def _step_size(run: Path) -> tuple[int, int]:
+    """How many processes made a step, and of how many images."""
+    settings = read_json(run / "train.json")
+    processes, config = settings["processes"], settings["config"]
+    return processes, config["batch_size"] * (processes if config["per_process"] else 1)
 
 
 def _steps(log: Path) -> Iterator[dict[str, Any]]:

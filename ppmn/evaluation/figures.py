@@ -1,7 +1,7 @@
 """The paper's figures: recall curves (Figure 4), and sheets of image, truth and prediction side by side."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,8 +36,13 @@ def new_figure(width: float, height: float) -> Any:
     return figure
 
 
-def curves(runs: Sequence[tuple[str, Mapping[str, Any]]], file: Path) -> None:
-    """Draw the recall curves of named runs (each the report of an evaluation) as in the paper's Figure 4."""
+def curves(
+    runs: Sequence[tuple[str, Mapping[str, Any]]], file: Path, *, things_only: Collection[str] = ()
+) -> None:
+    """Draw the recall curves of named runs (each the report of an evaluation) as in the paper's Figure 4.
+
+    Of the runs named in `things_only` only the curve of things is drawn.
+    """
     protocols = {run["protocol"] for _, run in runs}
     if len(protocols) != 1:
         raise InputError(f"curves in one picture are of one protocol, not {sorted(protocols)}")
@@ -45,7 +50,7 @@ def curves(runs: Sequence[tuple[str, Mapping[str, Any]]], file: Path) -> None:
     for axes, (title, splits) in zip(figure.subplots(1, 3), _FIGURE_4.items(), strict=True):
         for number, (name, run) in enumerate(runs):
             for split in splits:
-                if run["phrases"][split] == 0:
+                if run["phrases"][split] == 0 or (name in things_only and split != "things"):
                     continue
                 label = f"{name}{'' if split == 'overall' else f' ({split})'}  {run[split]:.1f}"
                 style = "--" if split in ("things", "singulars") else "-"

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from ppmn.cli import main
 from ppmn.errors import InputError
-from ppmn.evaluation.comparison import matching_outcomes
+from ppmn.evaluation.comparison import TableRow, comparison_table, matching_outcomes
+from ppmn.evaluation.cost import step_seconds, training_cost
 from ppmn.evaluation.metrics import AverageRecall, PhraseKey
 from ppmn.evaluation.report import build_report, read_report, write_report
 
@@ -48,6 +51,45 @@ def test_table_has_rows_differences_and_costs(tmp_path: Path, capsys: pytest.Cap
     assert "The limit of oracle" in text
     assert "too weak for a verdict" in text
     assert text.index("trained otherwise") < text.index("| shipped |")
+
+
+def test_rows_that_read_the_annotation_are_marked(tmp_path: Path) -> None:
+    ours, theirs = (read_report(report(tmp_path / f"{n}.json", shift)) for n, shift in (("a", 0), ("b", 1)))
+    rows = [TableRow("PPMN", ours), TableRow("oracle", theirs, "oracle")]
+    rows += [TableRow("by truth", theirs, annotated=True), TableRow("by text", theirs)]
+    lines = comparison_table(rows).splitlines()
+    assert "† reads the annotation of the images that are measured." in lines
+    assert sum(line.startswith(("| oracle † |", "| by truth † |")) for line in lines) == 6  # in three tables
+    assert sum(line.startswith(("| PPMN |", "| by text |")) for line in lines) == 5  # PPMN has no difference
+    assert "†" not in comparison_table([rows[0], rows[3]])
+
+
+def test_of_a_row_for_things_only_things_are_drawn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    labels: list[str] = []
+    plot = Axes.plot
+
+    def remember(axes: Axes, *args: Any, label: str, **kwargs: Any) -> Any:
+        labels.append(label)
+        return plot(axes, *args, label=label, **kwargs)
+
+    monkeypatch.setattr(Axes, "plot", remember)
+    ours = report(tmp_path / "ours.json", 0)
+    rows = [f"PPMN={ours}", "--things", f"MCN={ours}", "--curves", str(tmp_path / "curves.png")]
+    assert main(["compare", *rows]) == 0
+    assert [label.split("  ")[0] for label in labels if label.startswith("MCN")] == ["MCN (things)"]
+    assert sum(label.startswith("PPMN") for label in labels) == 5
+
+
+def test_cost_of_a_step_is_that_of_the_last_epoch(tmp_path: Path) -> None:
+    (tmp_path / "train.json").write_text(
+        json.dumps({"processes": 2, "config": {"batch_size": 8, "per_process": False}})
+    )
+    steps = [(0, 9.0), (0, 9.0), (1, 1.0), (1, 4.0), (1, 2.0)]
+    lines = [{"epoch": epoch, "core_seconds": seconds} for epoch, seconds in steps]
+    text = "\n".join(json.dumps(line) for line in [*lines, {"epoch": 1, "validation": {}}])
+    (tmp_path / "log.jsonl").write_text(text)
+    assert step_seconds(tmp_path) == 2.0 * 2 / 8  # the median of both processes together, by image
+    assert training_cost([tmp_path]) == {"samples": 40, "core_hours": 25.0 * 2 / 3600}
 
 
 def test_outcomes_tell_what_proposals_and_matching_lose(tmp_path: Path) -> None:
