@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--threshold", type=float, help=threshold)
     instances = "one annotation per object, not per phrase, in the JSON"
     parser.add_argument("--instances", action="store_true", help=instances)
-    absent = "keep the masks of phrases that are probably not in the image"
+    absent = "keep the masks of phrases that are probably not in the image, or of a caption not in English"
     parser.add_argument("--keep-absent", action="store_true", help=absent)
     parser.add_argument("--all", action="store_true", help="also ground phrases that name no object")
     add_model(parser)
@@ -205,14 +205,21 @@ def describe(grounding: "ppmn.Grounding", *, colors: bool) -> str:
 
 def _found(phrase: "ppmn.PhrasePrediction", grounding: "ppmn.Grounding") -> str:
     """What was found of a phrase, in a few words."""
-    absent = f"probably not in the image (presence {phrase.presence:.2f})" if phrase.absent else ""
+    doubt = _doubt(phrase)
     if phrase.box is None:
-        return absent or f"nowhere above {grounding.threshold:g}"
+        return doubt or f"nowhere above {grounding.threshold:g}"
     x, y, w, h = phrase.box
     percent = 100 * phrase.area / (grounding.image.width * grounding.image.height)
     count = f"  {len(phrase.instances)} objects" if len(phrase.instances) > 1 else ""
     found = f"score {phrase.score:.2f}  area {percent:5.1f} %  box {x},{y} {w}x{h}{count}"
-    return f"{found}  {absent}".rstrip()
+    return f"{found}  {doubt}".rstrip()
+
+
+def _doubt(phrase: "ppmn.PhrasePrediction") -> str:
+    """Why the mask of a phrase is withheld, unless it is asked for."""
+    if phrase.foreign:
+        return "not to be relied on: the caption seems not to be English"
+    return f"probably not in the image (presence {phrase.presence:.2f})" if phrase.absent else ""
 
 
 def _mark_phrases(grounding: "ppmn.Grounding", colors: bool) -> str:

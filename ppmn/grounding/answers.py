@@ -27,6 +27,7 @@ def predict_phrases(
     config: MethodConfig,
     *,
     threshold: float,
+    foreign: bool = False,
     keep_absent: bool = False,
     draw_objects: DrawObjects | None = None,
 ) -> tuple[PhrasePrediction, ...]:
@@ -38,7 +39,8 @@ def predict_phrases(
         geometry: How maps lie on the image.
         config: The model's configuration, with its post-processing and calibration.
         threshold: The response above which a pixel is in a mask.
-        keep_absent: Keep the masks of phrases that are probably not in the image.
+        foreign: The caption seems not to be English.
+        keep_absent: Keep the masks of phrases that are probably not in the image, and of a foreign caption.
         draw_objects: Draws the objects at cells of a map; None: the network cannot.
 
     Returns:
@@ -59,9 +61,10 @@ def predict_phrases(
     found = []
     for phrase, response, present, score in zip(phrases, maps, presence, scores, strict=True):
         absent = present is not None and present < calibration.min_presence
-        cut = NO_MASK if absent and not keep_absent else threshold
+        cut = NO_MASK if (absent or foreign) and not keep_absent else threshold
         objects = _instances(phrase, response, geometry, cut, draw_objects)
-        found.append(PhrasePrediction(phrase, response, geometry, cut, present, absent, score, objects))
+        said = present, absent, foreign
+        found.append(PhrasePrediction(phrase, response, geometry, cut, *said, score, objects))
     return tuple(found)
 
 

@@ -244,7 +244,8 @@ def _ground_job(job: GroundingJob, grounder: Grounder, options: BatchOptions, ou
     options.save(grounding, part)
     part.replace(folder)
     phrases = [
-        {"text": p.text, "span": p.span, "score": round(p.score, 4), "box": p.box, "absent": p.absent}
+        {"text": p.text, "span": p.span, "score": round(p.score, 4), "box": p.box}
+        | {"absent": p.absent, "foreign": p.foreign}
         for p in grounding
     ]
     return {"folder": job.folder, "phrases": phrases, "seconds": round(time.perf_counter() - start, 3)}

@@ -165,6 +165,7 @@ def _annotation(phrase: PhrasePrediction) -> dict[str, Any]:
         "score": round(phrase.score, 4),
         "presence": None if phrase.presence is None else round(phrase.presence, 4),
         "absent": phrase.absent,
+        "foreign": phrase.foreign,
         "count": len(phrase.instances),
         "text": phrase.text,
         "span": list(phrase.span),

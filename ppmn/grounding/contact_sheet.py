@@ -5,7 +5,7 @@ import math
 from PIL import Image, ImageDraw, ImageFont
 
 from ppmn.grounding.render import color, paint_masks, shrink
-from ppmn.grounding.result import Grounding
+from ppmn.grounding.result import Grounding, PhrasePrediction
 
 _SPACE = 10  # around and between tiles
 _TEXT_HEIGHT = 22
@@ -36,8 +36,7 @@ def contact_sheet(grounding: Grounding, *, columns: int | None = None, tile_side
     for number, phrase in enumerate(grounding):
         geometry = phrase.geometry.resized(thumb.height, thumb.width)
         mask = geometry.mask(phrase.map, phrase.threshold)
-        found = f"{phrase.score:.2f}" if phrase.area else "absent" if phrase.absent else "no mask"
-        title = _fitting(f"{number + 1} {phrase.text}", f"  {found}", thumb.width)
+        title = _fitting(f"{number + 1} {phrase.text}", f"  {_found(phrase)}", thumb.width)
         tiles.append((title, paint_masks(thumb, [mask], colors=[color(number)])))
     columns = columns or math.ceil(math.sqrt(len(tiles)))
     rows = math.ceil(len(tiles) / columns)
@@ -50,6 +49,12 @@ def contact_sheet(grounding: Grounding, *, columns: int | None = None, tile_side
         sheet.paste(tile, (left, top))
         draw.text((left, top + thumb.height + 3), title, fill="black", font=font)
     return sheet
+
+
+def _found(phrase: PhrasePrediction) -> str:
+    if phrase.area:
+        return f"{phrase.score:.2f}"
+    return "not English" if phrase.foreign else "absent" if phrase.absent else "no mask"
 
 
 def _fitting(words: str, end: str, width: int) -> str:

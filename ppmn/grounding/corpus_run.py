@@ -69,7 +69,8 @@ def corpus(
         caption: One caption for all images, in place of their own.
         threshold: The response above which a pixel is in a mask; None takes the model's own.
         all_phrases: Also ground phrases that name no object.
-        keep_absent: Keep the masks of phrases that are probably not in the image.
+        keep_absent: Keep the masks of phrases that are probably not in the image, and of a caption that seems
+            not to be English.
         batch_size: Images that are encoded together, those of one size in a batch.
         shard_size: Images per shard, about; a tar file and a row group of images in Parquet are one shard.
         coco: A file for the results as COCO JSON.

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ppmn.errors import InputError
 from ppmn.grounding.corpus_items import Chunk, CorpusItem
-from ppmn.grounding.corpus_shards import ResultFolder, ShardInfo, phrase_rows
+from ppmn.grounding.corpus_shards import SHARD_SCHEMA, ResultFolder, ShardInfo, phrase_rows
 from ppmn.grounding.corpus_sources import read_chunk
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.result import Grounding
@@ -39,7 +39,8 @@ class CorpusSettings:
         caption: One caption for all images, in place of their own.
         threshold: The response above which a pixel is in a mask; None takes the model's own.
         all_phrases: Also ground phrases that name no object.
-        keep_absent: Keep the masks of phrases that are probably not in the image.
+        keep_absent: Keep the masks of phrases that are probably not in the image, and of a caption that seems
+            not to be English.
         batch_size: Images that are encoded together, those of one size in a batch.
     """
 
@@ -69,6 +70,7 @@ class CorpusSettings:
     def digest(self) -> "hashlib._Hash":
         """The start of a chunk's key; `add_item` adds its images."""
         own = {name: value for name, value in asdict(self).items() if name != "model"}
+        own["columns"] = SHARD_SCHEMA.names
         return hashlib.sha256(json.dumps(own).encode())
 
 

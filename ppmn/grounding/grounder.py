@@ -181,7 +181,8 @@ class Grounder:
             spans: Start and end of each phrase in characters; None finds the noun phrases.
             keep_rounds: Keep the maps and pixels of every round.
             all_phrases: Also ground phrases that name no object ("background").
-            keep_absent: Keep the masks of phrases that are probably not in the image.
+            keep_absent: Keep the masks of phrases that are probably not in the image, and of a caption that
+                seems not to be English.
 
         Returns:
             A mask, a score and a box for every phrase.

@@ -80,6 +80,7 @@ def _phrase_data(phrase: PhrasePrediction) -> dict[str, Any]:
         "score": round(phrase.score, 4),
         "presence": phrase.presence,
         "absent": phrase.absent,
+        "foreign": phrase.foreign,
         "fraction": phrase.area / (phrase.geometry.width * phrase.geometry.height),
         "threshold": phrase.threshold,
         "map": encode_map(phrase.map),

@@ -87,10 +87,12 @@ class PhrasePrediction(MaskedMap):
         map: Probabilities at the network's stride, (H, W).
         geometry: How the map lies on the image.
         threshold: The response above which a pixel is in the mask; 1, so that the mask is empty, where the
-            phrase is probably absent, unless absent phrases are kept.
+            phrase is probably absent or the caption seems not to be English, unless such masks are kept.
         presence: The probability that what the phrase names is in the image; None where the model does not
             say.
         absent: Whether it is probably not in the image: `presence` is below the model's limit.
+        foreign: Whether the caption seems not to be English, so that nothing that is said of the phrase can
+            be relied on.
         expected_iou: The IoU that the mask is expected to have with the true one; None where the model is
             not calibrated.
         instances: The objects of a phrase that names several, one mask each; their number is the count. The
@@ -103,6 +105,7 @@ class PhrasePrediction(MaskedMap):
     threshold: float
     presence: float | None = None
     absent: bool = False
+    foreign: bool = False
     expected_iou: float | None = None
     instances: tuple[Instance, ...] = field(default=(), repr=False)
 

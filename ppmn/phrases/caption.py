@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ppmn.errors import InputError
-from ppmn.phrases.language import language_warning
+from ppmn.phrases.language import language_warning, not_english
 from ppmn.phrases.rules import Phrase, find_phrases, parse_brackets
 from ppmn.types import Span
 
@@ -52,12 +52,11 @@ def parse_caption(text: str, *, spans: Sequence[Span] | None = None, all_phrases
         text, spans = parse_brackets(text)
     if not text.strip():
         raise InputError("the caption is empty; it must name something to look for")
-    warning = language_warning(text)
     found = find_phrases(text, spans=spans)
     phrases = tuple(p for p in found if all_phrases or not p.abstract)
     if not phrases:
         only = f", only {', '.join(sorted({p.text for p in found}))}" if found else ""
         start = text if len(text) <= 60 else f"{text[:57]}..."
-        advice = warning or "mark phrases with [brackets]"
+        advice = not_english(text) or "mark phrases with [brackets]"
         raise InputError(f"the caption {start!r} names nothing to look for{only}; {advice}")
-    return Caption(text, phrases, tuple(p for p in found if p not in phrases), warning)
+    return Caption(text, phrases, tuple(p for p in found if p not in phrases), language_warning(text))

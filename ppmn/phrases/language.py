@@ -158,13 +158,16 @@ def foreign_language(caption: str) -> str:
 
 
 def language_warning(caption: str) -> str:
-    """One sentence if a caption is probably not English, else ""."""
+    """One sentence if a caption is probably not English, with what follows for its masks; else ""."""
+    reason = not_english(caption)
+    return f"{reason}, so its masks are withheld unless they are asked for" if reason else ""
+
+
+def not_english(caption: str) -> str:
+    """What language a caption seems to be in, if it is probably not English, else ""."""
     language = foreign_language(caption)
-    if not language:
-        return ""
-    return (
-        f"the caption seems to be {'in ' * language.endswith('script')}{language}; only English is supported"
-    )
+    known = f"{'in ' * language.endswith('script')}{language}"
+    return f"the caption seems to be {known}; only English is supported" if language else ""
 
 
 def _script(caption: str) -> str:

@@ -35,7 +35,9 @@ class GroundingRequest(CaptionRequest):
     )
     all_phrases: bool = Field(False, description="also ground phrases that name no object")
     keep_absent: bool = Field(
-        False, description="keep the masks of phrases that are probably not in the image"
+        False,
+        description="keep the masks of phrases that are probably not in the image, and of a caption that "
+        "seems not to be English",
     )
 
 
@@ -104,6 +106,9 @@ class PhraseResult(_PhraseWords, RegionResult):
         None, description="probability that it is in the image; null if the model does not say"
     )
     absent: bool = Field(description="it is probably not in the image; the mask is empty unless it is kept")
+    foreign: bool = Field(
+        description="the caption seems not to be English; the mask is empty unless it is kept"
+    )
     count: int = Field(description="number of objects; 0 if the mask is empty")
     instances: list[RegionResult] = Field(description="the objects, if there are several")
 
@@ -176,6 +181,7 @@ def _phrase_result(phrase: PhrasePrediction, masks: bool) -> PhraseResult:
         score=round(phrase.score, 6),
         presence=phrase.presence,
         absent=phrase.absent,
+        foreign=phrase.foreign,
         count=len(phrase.instances),
         instances=[_region_result(instance, masks) for instance in several],
     )

@@ -29,6 +29,7 @@ from ppmn.grounding.maps import MapGeometry
 from ppmn.grounding.runtime import sigmoid
 from ppmn.model.folder import load_model, save_model
 from ppmn.phrases.rules import find_phrases
+from ppmn.types import Span
 
 CAPTION = "two dogs and a red ball"
 POINTING = PointingConfig(channels=16, image_layers=1, phrase_layers=1, features=8)
@@ -70,6 +71,27 @@ def test_a_phrase_that_is_probably_absent_has_no_mask_unless_it_is_kept() -> Non
     kept = predict(config, [1.0, 0.2], keep_absent=True)[1]
     assert kept.absent and kept.area > 0 and kept.score == kept.mean_response
     assert ball.map is not None and np.array_equal(ball.map, kept.map)  # the response is not hidden
+
+
+def test_a_foreign_caption_has_no_masks_unless_they_are_kept() -> None:
+    for withheld in predict(ModelConfig(), [9.0, 9.0], foreign=True):
+        assert withheld.foreign and not withheld.absent and withheld.presence is not None
+        assert not withheld.mask.any() and withheld.box is None and withheld.score == 0
+        assert withheld.instances == () and withheld.map.max() > 0.5  # the response is not hidden
+    kept = predict(ModelConfig(), [9.0, 9.0], foreign=True, keep_absent=True)
+    assert all(phrase.foreign and phrase.area > 0 and phrase.score > 0 for phrase in kept)
+
+
+@pytest.mark.parametrize("spans", [None, [(4, 8)]])
+def test_the_phrases_of_a_german_caption_are_foreign(pointing: Grounder, spans: list[Span] | None) -> None:
+    encoded = pointing.encode(Image.effect_noise((96, 64), 80).convert("RGB"))
+    german = "ein Hund auf der Wiese"
+    grounding = encoded.ground(german, spans=spans, threshold=0.1)
+    assert all(phrase.foreign and not phrase.area for phrase in grounding) and len(grounding.warnings) == 1
+    kept = encoded.ground(german, spans=spans, threshold=0.1, keep_absent=True)
+    assert all(phrase.foreign and phrase.area for phrase in kept) and len(kept.warnings) == 1
+    english = encoded.ground(CAPTION, threshold=0.1, keep_absent=True)
+    assert not any(phrase.foreign for phrase in english) and english.warnings == ()
 
 
 def test_score_is_the_expected_iou() -> None:
@@ -230,3 +252,27 @@ def test_command_line_keeps_or_withholds_absent_phrases(
     kept = json.loads(capsys.readouterr().out)
     assert kept["info"]["absent"] == ["two dogs", "red ball"] and kept["info"]["empty"] == []
     assert all(a["absent"] and a["area"] > 0 and a["phrase"] in (1, 2) for a in kept["annotations"])
+
+
+def test_command_line_says_why_a_foreign_caption_has_no_masks(
+    pointing: Grounder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pointing.model.config = replace(pointing.model.config, threshold=0.1)
+    save_model(pointing.model, tmp_path / "model")
+    Image.effect_noise((96, 64), 80).convert("RGB").save(tmp_path / "image.png")
+    own = [str(tmp_path / "image.png"), "ein [Hund] und eine [Katze] auf der Wiese"]
+    command = ["ground", *own, "--model", str(tmp_path / "model"), "--json", "-"]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    assert "warning: the caption seems to be German; only English is supported" in printed.err
+    assert printed.err.count("not to be relied on: the caption seems not to be English") == 2
+    assert "probably not in the image" not in printed.err
+    found = json.loads(printed.out)
+    assert found["info"]["empty"] == ["Hund", "Katze"] and "German" in found["info"]["warnings"][0]
+    assert all(a["foreign"] and a["area"] == a["score"] == 0 for a in found["annotations"])
+    assert main([*command, "--keep-absent"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err.count("not to be relied on: the caption seems not to be English") == 2
+    kept = json.loads(printed.out)
+    assert kept["info"]["empty"] == [] and "German" in kept["info"]["warnings"][0]
+    assert all(a["foreign"] and a["area"] > 0 for a in kept["annotations"])

@@ -114,6 +114,17 @@ def test_warnings_and_absent_phrases(page: Any) -> None:
     assert page.locator("#figure .label").count() == 3
 
 
+def test_a_foreign_caption_has_no_masks(browser: Any, grounding: Grounding, tmp_path: Path) -> None:
+    phrases = tuple(replace(phrase, foreign=True, threshold=1.0, instances=()) for phrase in grounding)
+    (file,) = save(replace(grounding, phrases=phrases), tmp_path, formats=["html"])
+    page = browser.new_page()
+    page.goto(file.as_uri())
+    assert page.locator("#list .score").all_inner_texts() == ["not English"] * 4
+    assert page.inner_text("#warnings") == "The caption seems to be German."
+    assert page.locator("#figure .label").count() == 0 and not canvas(page)[..., 3].any()
+    page.close()
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_accessibility(page: Any, scheme: str) -> None:
     page.emulate_media(color_scheme=scheme)

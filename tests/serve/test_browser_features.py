@@ -282,6 +282,17 @@ def test_absent_phrases_and_warnings(visitor: Visitor, files: list[Path], monkey
     visitor.write(GERMAN, 2)
     visitor.ground()
     playwright.expect(page.locator("#warnings")).to_contain_text("German")
+    playwright.expect(page.locator("#status")).to_contain_text("Found 0 of 2 phrases: the caption seems not")
+    assert page.locator("#phrases .score").all_inner_texts() == ["not English"] * 2
+    page.locator("#phrases .phrase").first.hover()
+    assert page.locator("#figure .label").count() == 0  # pointing at a phrase does not show its mask
+    page.mouse.move(2, 2)
+    assert not visitor.canvas()[..., 3].any()
+    visitor.slide("threshold", 0.1)
+    page.get_by_role("switch").first.click()
+    page.mouse.move(2, 2)
+    np.testing.assert_array_equal(visitor.canvas()[..., 3] > 0, visitor.mask(0))  # it is asked for
+    assert visitor.mask(0).any()
     visitor.check_accessibility()
 
 

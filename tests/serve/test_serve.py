@@ -165,10 +165,16 @@ def test_warnings_and_presence(client: httpx.Client, monkeypatch: pytest.MonkeyP
         (warning,) = client.post(path, json=german).json()["warnings"]
         assert "German" in warning
         assert client.post(path, json={"caption": CAPTION}).json()["warnings"] == []
+    for keep in (False, True):
+        body = {**german, "threshold": 0.1, "keep_absent": keep}
+        for phrase in client.post(f"/api/images/{id}/ground", json=body).json()["phrases"]:
+            assert phrase["foreign"] and not phrase["absent"] and (phrase["area"] > 0) == keep
+            assert keep or (phrase["score"], phrase["count"], phrase["box"]) == (0, 0, None)
     set_presence(monkeypatch, {"red ball": 0.25, "two dogs": 0.9})
     answer = client.post(f"/api/images/{id}/ground", json={"caption": CAPTION}).json()
     assert [p["presence"] for p in answer["phrases"]] == [0.9, None, 0.25, None]
     assert [p["absent"] for p in answer["phrases"]] == [False, False, True, False]
+    assert not any(p["foreign"] for p in answer["phrases"])
     ball = answer["phrases"][2]
     assert (ball["area"], ball["score"], ball["count"], ball["box"]) == (0, 0, 0, None)
     kept = client.post(f"/api/images/{id}/ground", json={"caption": CAPTION, "keep_absent": True}).json()

@@ -102,7 +102,7 @@ def set_presence(monkeypatch: pytest.MonkeyPatch, presence: dict[str, float]) ->
     ground_phrases = EncodedImage.ground_phrases
 
     def with_presence(self: EncodedImage, *args: Any, keep_absent: bool = False, **options: Any) -> Grounding:
-        grounding = ground_phrases(self, *args, **options)
+        grounding = ground_phrases(self, *args, keep_absent=keep_absent, **options)
         for phrase in grounding:
             value = presence.get(phrase.text)
             absent = value is not None and value < 0.5

@@ -82,11 +82,15 @@ function explained(text, help, before, after) {
 }
 
 // "3 objects · 0.62 · 12.5 %": how many objects there are, the score, and the fraction of the image that the mask covers; all
-// are explained on hover and for screen readers. Or a note where there is probably nothing to find. A score is null where it
+// are explained on hover and for screen readers. Or a note why the mask is withheld. A score is null where it
 // is not known.
-export function scoreNote({ score, calibrated, fraction, presence, absent, count }) {
+export function scoreNote({ score, calibrated, fraction, presence, absent, foreign, count }) {
   const note = element("span", { className: "score" });
-  if (absent) {
+  if (foreign) {
+    note.classList.add("absent");
+    note.textContent = "not English";
+    note.title = "The caption seems not to be English, so its masks cannot be relied on.";
+  } else if (absent) {
     note.classList.add("absent");
     note.textContent = "probably not in the image";
     note.title = `The model gives a probability of ${Math.round(100 * presence)} % that it is in the image.`;

@@ -3,7 +3,7 @@ import { label, markHighlighted, spreadLabels } from "./labels.js";
 import { covers, groupEqual, labelPoint, maskOf, outline, rgb, tint } from "./maps.js";
 import { paintRound } from "./rounds.js";
 import { byId } from "./status.js";
-import { clearHighlight, colorOf, highlighted, isPassing, isShown, notify, onChange, onChangeFirst, point, state, togglePin } from "./state.js";
+import { clearHighlight, colorOf, highlighted, isPassing, isShown, isWithheld, notify, onChange, onChangeFirst, point, state, togglePin } from "./state.js";
 import { hasPanned, inFigure } from "./zoom.js";
 
 const MAX_SIDE = 1024; // longer side of the canvas
@@ -51,10 +51,14 @@ function updateMasks() {
 }
 
 // Numbers of the phrases whose masks are painted, large masks first: the highlighted ones, or all that are switched on.
+// A mask that is withheld is painted only if it is switched on.
 function painted() {
   const shown = highlighted();
+  const isPainted = (phrase, number) => (shown.length
+    ? shown.includes(number) && (isShown(phrase) || !isWithheld(phrase.result))
+    : isShown(phrase));
   return state.phrases
-    .flatMap((phrase, number) => (phrase.result?.mask?.area && (shown.length ? shown.includes(number) : isShown(phrase)) ? [number] : []))
+    .flatMap((phrase, number) => (phrase.result?.mask?.area && isPainted(phrase, number) ? [number] : []))
     .sort((a, b) => state.phrases[b].result.mask.area - state.phrases[a].result.mask.area);
 }
 

@@ -4,7 +4,7 @@ import { postForImage } from "./images.js";
 import { decodeMap } from "./maps.js";
 import { moveSpans, withoutBrackets } from "./spans.js";
 import { showError, showStatus, withProgress } from "./status.js";
-import { notify, onChange, state } from "./state.js";
+import { isWithheld, notify, onChange, state } from "./state.js";
 
 let asked = { image: null, controller: new AbortController() }; // the last request
 
@@ -30,17 +30,20 @@ function takeResults(phrases, text, answer) {
     const [moved] = move([start, end]);
     const phrase = moved && state.phrases.find((other) => other.start === moved[0] && other.end === moved[1]);
     if (!phrase) return;
-    const { map, presence, absent, score, instances } = answer.phrases[index];
-    phrase.result = { index, presence, absent, score, map: decodeMap(map), objects: instances.map((found) => decodeMap(found.map)) };
-    phrase.hidden = phrase.hidden || absent;
+    const { map, presence, absent, foreign, score, instances } = answer.phrases[index];
+    const objects = instances.map((found) => decodeMap(found.map));
+    phrase.result = { index, presence, absent, foreign, score, map: decodeMap(map), objects };
+    phrase.hidden = phrase.hidden || isWithheld(phrase.result);
   });
 }
 
 function summary() {
   const results = state.phrases.flatMap(({ result }) => (result ? [result] : []));
   const absent = results.filter((result) => result.absent).length;
-  const found = results.filter((result) => result.mask.area && !result.absent).length;
+  const foreign = results.some((result) => result.foreign);
+  const found = results.filter((result) => result.mask.area && !isWithheld(result)).length;
   const phrases = results.length === 1 ? "phrase" : "phrases";
+  if (foreign) return `Found 0 of ${results.length} ${phrases}: the caption seems not to be English.`;
   const rest = absent ? ` ${absent} ${absent === 1 ? "is" : "are"} probably not in the image.` : "";
   return `Found ${found} of ${results.length} ${phrases}.${rest}`;
 }

@@ -1,9 +1,9 @@
-// The list of phrases: their scores, which of them are shown, and which are probably not in the image.
+// The list of phrases: their scores, which of them are shown, and which masks are withheld.
 import { removePhrase } from "./caption.js";
 import { icon } from "./icons.js";
 import { element, markHighlighted, scoreNote } from "./labels.js";
 import { byId } from "./status.js";
-import { colorOf, highlighted, isPassing, isShown, notify, onChange, point, state, togglePin } from "./state.js";
+import { colorOf, highlighted, isPassing, isShown, isWithheld, notify, onChange, point, state, togglePin } from "./state.js";
 import { remember } from "./undo.js";
 
 const list = byId("phrases");
@@ -59,11 +59,11 @@ function switchButton(phrase, number) {
   return button;
 }
 
-// A second press shows all phrases again, except those that are probably absent.
+// A second press shows all phrases again, except those whose masks are withheld.
 function onlyButton(phrase, number) {
   const isOnly = !phrase.hidden && state.phrases.every((other, n) => n === number || !isShown(other));
   const act = () => setHidden(isOnly ? "shown all" : `only “${phrase.text}”`, (other, n) =>
-    (isOnly ? n !== number && Boolean(other.result?.absent) : n !== number));
+    (isOnly ? n !== number && Boolean(other.result && isWithheld(other.result)) : n !== number));
   const button = iconButton("only", "only", `Only ${phrase.text}`, act);
   button.setAttribute("aria-pressed", isOnly);
   return button;

@@ -40,5 +40,7 @@ export function clearHighlight() {
   [state.pointed, state.pinned] = [[], []];
 }
 
+// Whether the mask is shown on request only, because it is probably wrong.
+export const isWithheld = (result) => result.absent || result.foreign;
 export const isShown = (phrase) => Boolean(phrase.result) && !phrase.hidden;
 export const colorOf = (number) => state.about.palette[number % state.about.palette.length];
