@@ -17,7 +17,6 @@ from ppmn.grounding.runtime import RawMaps, RuntimePrecision, allows_reduced_pre
 from ppmn.grounding.sessions import GraphFile, Sessions, open_sessions
 from ppmn.grounding.weight_files import weight_files
 from ppmn.model.locate import (
-    CONFIG_FILE,
     MODEL_PREFIX,
     TEXT_FOLDER,
     check_base_weights,
@@ -52,10 +51,8 @@ def is_installed(package: str) -> bool:
 
 
 def has_graphs(folder: Path) -> bool:
-    """Whether a model folder can be run on ONNX Runtime, and that is installed."""
-    if not is_installed("onnxruntime") or not (folder / GRAPHS_FOLDER / DESCRIPTION_FILE).is_file():
-        return False
-    return graphs_fit(read_description(folder / GRAPHS_FOLDER), ModelConfig.load(folder / CONFIG_FILE))
+    """Whether a model folder has graphs, whatever state they are in, and ONNX Runtime is installed."""
+    return is_installed("onnxruntime") and (folder / GRAPHS_FOLDER / DESCRIPTION_FILE).is_file()
 
 
 def graphs_fit(description: Mapping[str, Any], config: ModelConfig) -> bool:
@@ -210,6 +207,9 @@ def read_description(folder: Path) -> dict[str, Any]:
         )
     if missing := _DESCRIBED - set(content):
         raise InputError(f"{file} lacks {', '.join(sorted(missing))}; ppmn export writes it again")
+    own, weights = content["config"], content["weights"]
+    if not (isinstance(own, dict) and isinstance(own.get("image"), dict) and isinstance(weights, dict)):
+        raise InputError(f"{file} is damaged; ppmn export writes it again")
     return dict(content)
 
 

@@ -132,6 +132,40 @@ def test_auto_takes_the_graphs_where_there_are_some(folder: Path, tmp_path: Path
         _ = load(folder, device="cpu").model
 
 
+DAMAGES = {  # of onnx.json, with what the error says
+    "version": (lambda said: said | {"version": 99}, "is of version 99"),
+    "shape": (lambda said: said | {"config": []}, "is damaged"),
+    "network": (lambda said: said | {"config": said["config"] | {"rounds": 9}}, "graphs of another network"),
+    "weights": (lambda said: said | {"weights": {}}, "has no graph image"),
+}
+
+
+@pytest.mark.parametrize("damage", [*DAMAGES, "cut", "graph"])
+def test_auto_takes_torch_where_graphs_cannot_be_used(
+    folder: Path,
+    tmp_path: Path,
+    damage: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = shutil.copytree(folder, tmp_path / "model")
+    file = model / "onnx" / ("phrases.onnx" if damage == "graph" else "onnx.json")
+    change, sentence = DAMAGES.get(damage, (None, "is not JSON" if damage == "cut" else "is damaged"))
+    if change is None:
+        file.write_bytes(file.read_bytes()[:100])
+    else:
+        file.write_text(json.dumps(change(json.loads(file.read_text()))))
+    assert load(model, device="cpu").runtime.name == "torch"
+    (record,) = caplog.records
+    assert record.levelname == "WARNING" and sentence in record.message
+    assert record.message.startswith("the model runs on torch, because its graphs cannot be used: ")
+    with pytest.raises(InputError, match=sentence):
+        load(model, runtime="onnx")
+    monkeypatch.setattr("ppmn.grounding.open_runtime.is_installed", lambda package: package != "torch")
+    with pytest.raises(InputError, match=sentence):
+        load(model, device="cpu")
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
