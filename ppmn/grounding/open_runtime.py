@@ -32,8 +32,8 @@ def open_runtime(
     if runtime == "onnx":
         return OnnxRuntime(folder, precision=precision, threads=threads)
     # On a CPU graphs come first: in 8 bits an image takes 0.36 of torch's time in float32 (bench/runtime.py).
-    # Where they are in float32, or the processor is fast in bfloat16, torch may encode faster; to find out, it
-    # would have to be imported, which takes longer than an image.
+    # Where they are in float32, or the processor is fast in bfloat16, torch may encode faster; to find out,
+    # it would have to be imported, which takes longer than an image.
     if runtime == "auto" and has_graphs(folder) and not (device != "cpu" if device else has_gpu()):
         try:
             return OnnxRuntime(folder, precision=precision, threads=threads)
