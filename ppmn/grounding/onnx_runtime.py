@@ -14,7 +14,7 @@ from ppmn.config import ModelConfig
 from ppmn.errors import InputError
 from ppmn.files import read_json
 from ppmn.grounding.runtime import RawMaps, RuntimePrecision, allows_reduced_precision, sigmoid
-from ppmn.grounding.sessions import GraphFile, Sessions, open_sessions
+from ppmn.grounding.sessions import GraphFile, Sessions, open_sessions, run_session
 from ppmn.grounding.weight_files import weight_files
 from ppmn.model.locate import (
     MODEL_PREFIX,
@@ -143,7 +143,7 @@ class OnnxRuntime:
         return sigmoid(self._run("objects", {"points": np.asarray(points, np.int64), **features})["objects"])
 
     def check_before_steps(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Call `check` before every graph that is run, which its exception stops; returns what ends that."""
+        """Call `check` before and while a graph is run, which its exception stops; returns what ends that."""
         self._checks = (*self._checks, check)
 
         def end() -> None:
@@ -153,11 +153,7 @@ class OnnxRuntime:
 
     def _run(self, name: str, inputs: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """The outputs of a graph by name."""
-        for check in self._checks:
-            check()
-        session = self._sessions.by_name[name]
-        names = [value.name for value in session.get_outputs()]
-        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+        return run_session(self._sessions.by_name[name], inputs, self._checks)
 
     def nbytes(self, features: Mapping[str, NDArray[np.float32]]) -> int:
         """How much memory the features of one image take."""

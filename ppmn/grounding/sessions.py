@@ -11,8 +11,8 @@ import os
 import platform
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,6 +30,7 @@ _log = logging.getLogger(__name__)
 OLDEST = (1, 20)  # version of ONNX Runtime
 _VERSION = 2  # of the cache, counted up when sessions are built from the same files in another way
 _DIGESTS = "sha256.json"  # of an entry's files
+_CHECK_SECONDS = 0.05  # between checks while a graph is run
 _KEPT = 4  # entries of the cache, those used last
 Weights = Mapping[str, NDArray[Any]]
 
@@ -87,6 +88,33 @@ def open_sessions(
             _first_line(error),
         )
         return Sessions(built, weights)
+
+
+def run_session(
+    session: Any, inputs: Mapping[str, NDArray[Any]], checks: Sequence[Callable[[], None]]
+) -> dict[str, NDArray[Any]]:
+    """The outputs of a graph by name.
+
+    Each check is called before the graph is run and, in the same thread, many times a second while it runs.
+    If one raises, the run ends after the operation that it is in, and the exception is passed on.
+    """
+    for check in checks:
+        check()
+    names = [value.name for value in session.get_outputs()]
+    if not checks:
+        return dict(zip(names, session.run(names, dict(inputs)), strict=True))
+    options = onnxruntime().RunOptions()
+    options.log_severity_level = 4  # an ended run is no error to print
+    with ThreadPoolExecutor(1) as runner:  # its end waits for the run
+        run = runner.submit(session.run, names, dict(inputs), options)
+        try:
+            while not wait([run], _CHECK_SECONDS).done:
+                for check in checks:
+                    check()
+        except BaseException:
+            options.terminate = True
+            raise
+    return dict(zip(names, run.result(), strict=True))
 
 
 def onnxruntime() -> Any:
