@@ -1,19 +1,15 @@
 """The page in a real browser, from the image to the downloads."""
 
-import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import numpy as np
 import pytest
-from PIL import Image
 from pycocotools import mask as coco_mask
 from support.serving import CAPTION, drawn_image, image_bytes, metric, running, small_model, upload
-from support.visitor import SHOTS, Visitor, playwright
+from support.visitor import Visitor, playwright
 
 import ppmn
 
@@ -170,75 +166,6 @@ def test_add_and_remove_phrases(visitor: Visitor, file: Path) -> None:
     assert metric(visitor.server, "ppmn_images_encoded_total") == encoded
 
 
-def test_downloads_are_readable(visitor: Visitor, file: Path, browser: Any, tmp_path: Path) -> None:
-    visitor.upload(file)
-    visitor.write(CAPTION, 4)
-    visitor.ground()
-    overlay = Image.open(io.BytesIO(visitor.download("overlay.png")))
-    assert overlay.size == (480, 320)
-    coco = json.loads(visitor.download("coco.json"))
-    assert [a["text"] for a in coco["annotations"]] == TEXTS
-    shown = visitor.state("state.phrases.map((p) => p.result.mask.area)")
-    for annotation, area in zip(coco["annotations"], shown, strict=True):
-        assert area == pytest.approx(int(coco_mask.area(annotation["segmentation"])), rel=0.01)
-    ids = np.asarray(Image.open(io.BytesIO(visitor.download("panoptic.png"))))[..., 0]
-    segments = json.loads(visitor.download("panoptic.json"))["annotations"][0]["segments_info"]
-    assert {s["id"]: s["area"] for s in segments} == {i: (ids == i).sum() for i in np.unique(ids) if i}
-    (tmp_path / "page.html").write_bytes(visitor.download("page.html"))
-    offline = browser.new_context(offline=True).new_page()
-    offline.goto((tmp_path / "page.html").as_uri())
-    assert offline.locator("#list button").count() == 4
-    offline.context.close()
-
-
-def test_link_restores_caption_and_settings(visitor: Visitor, file: Path) -> None:
-    page = visitor.page
-    visitor.upload(file)
-    visitor.write("two dogs & a cat # % 😀 +", 2)
-    visitor.ground()
-    visitor.slide("threshold", 0.37)
-    visitor.slide("opacity", 0.8)
-    page.uncheck("#outline")
-    page.click("[aria-label='Remove cat']")
-    page.click("#link")
-    fields = parse_qs(urlsplit(page.url).fragment)
-    assert fields["caption"] == ["two dogs & a cat # % 😀 +"] and fields["threshold"] == ["0.37"]
-    page.reload()  # the image is still in the cache
-    playwright.expect(page.locator("#status")).to_contain_text("of 1 phrase")
-    assert page.input_value("#caption") == fields["caption"][0]
-    assert (page.input_value("#threshold"), page.input_value("#opacity")) == ("0.37", "0.8")
-    assert not page.is_checked("#outline") and page.locator("#phrases .text").all_inner_texts() == [
-        "two dogs"
-    ]
-    other = visitor.context.browser.new_context().new_page()
-    other.goto(page.url)  # another browser gets the image from the server
-    playwright.expect(other.locator("#status")).to_contain_text("of 1 phrase")
-    assert other.locator("#figure").is_visible()
-    other.context.close()
-    other = visitor.context.browser.new_context().new_page()
-    other.goto(page.url.replace(f"image={fields['image'][0]}", f"image={'0' * 32}"))
-    playwright.expect(other.locator("#status")).to_contain_text("not on the server any more")
-    playwright.expect(other.locator("#phrases .text")).to_have_text(["two dogs"])
-    assert other.locator("#empty").is_visible()
-    other.context.close()
-
-
-def test_link_to_sample(visitor: Visitor) -> None:
-    page = visitor.page
-    page.locator("#samples button").last.click()
-    visitor.wait_for_results()  # no other click is needed
-    assert page.input_value("#caption") == visitor.state("state.about.samples.at(-1).caption")
-    count = page.locator("#phrases li").count()
-    page.wait_for_timeout(300)
-    assert "sample=scene" in page.url
-    other = visitor.context.browser.new_context(color_scheme="dark").new_page()
-    other.goto(page.url)
-    playwright.expect(other.locator("#status")).to_contain_text(f"of {count} phrases")
-    SHOTS.mkdir(parents=True, exist_ok=True)
-    other.screenshot(path=SHOTS / "dark.png", full_page=True)
-    other.context.close()
-
-
 def test_keyboard_only(visitor: Visitor, file: Path) -> None:
     page = visitor.page
     page.on("filechooser", lambda chooser: None)  # from now on it is ours to answer
@@ -339,27 +266,6 @@ def test_evicted_image_is_sent_again(visitor: Visitor, file: Path) -> None:
         upload(visitor.server, image_bytes(drawn_image(24, 16, 1000 + seed)))
     visitor.write(CAPTION, 4)
     visitor.ground()
-    assert visitor.requests.count("POST /api/images") == 2
-
-
-def test_drop_and_paste(visitor: Visitor) -> None:
-    give = """(kind) => new Promise((done) => {
-      const canvas = new OffscreenCanvas(64, 48);
-      canvas.getContext("2d").fillRect(5, 5, 20, 20);
-      canvas.convertToBlob().then((blob) => {
-        const data = new DataTransfer();
-        data.items.add(new File([blob], "image.png", { type: "image/png" }));
-        document.dispatchEvent(kind === "drop"
-          ? new DragEvent("drop", { dataTransfer: data, cancelable: true })
-          : new ClipboardEvent("paste", { clipboardData: data, cancelable: true }));
-        done();
-      });
-    })"""
-    for kind in ("drop", "paste"):
-        visitor.page.evaluate(give, kind)
-        visitor.page.locator("#figure").wait_for()
-        playwright.expect(visitor.page.locator("#status")).to_have_text("")
-        assert visitor.state("[state.image.width, state.image.height]") == [64, 48]
     assert visitor.requests.count("POST /api/images") == 2
 
 

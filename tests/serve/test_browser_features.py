@@ -2,22 +2,26 @@
 
 import contextlib
 import io
+import json
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image
+from pycocotools import mask as coco_mask
 from support.serving import CAPTION, drawn_image, image_bytes, running, set_answers, set_presence, small_model
-from support.visitor import Visitor, playwright
+from support.visitor import SHOTS, Visitor, playwright
 
 import ppmn
 
 PHONE = {"viewport": {"width": 360, "height": 740}, "is_mobile": True, "has_touch": True}
 DEVICES: dict[str, dict[str, Any]] = {"desktop": {}, "phone": PHONE}
+TEXTS = ["two dogs", "green grass", "red ball", "blue sky"]
 GERMAN = "Ein [Hund] und eine [Katze] auf der Wiese."
 
 
@@ -238,6 +242,10 @@ def test_undo(grounded: Visitor, files: list[Path]) -> None:
     playwright.expect(page.locator("#phrases li")).to_have_count(3)
     page.locator("#samples button").last.click()
     playwright.expect(page.locator("#caption")).not_to_have_value(CAPTION)
+    page.wait_for_function(  # the results of the sample: the status may still be that of the photo
+        "import('/static/state.js').then(({ state }) => state.image?.sample != null &&"
+        " state.grounding?.text === state.text && state.phrases.every(({ result }) => result))"
+    )
     grounded.wait_for_results()
     page.get_by_role("button", name="Undo: sample").click()
     playwright.expect(page.locator("#caption")).to_have_value(CAPTION)
@@ -320,6 +328,94 @@ def test_objects_are_outlined_and_scores_belong_to_the_models_threshold(
     assert all("0.64" in text or "no mask" in text for text in scores)
     page.locator("#outline").uncheck()
     visitor.check_accessibility()
+
+
+def test_downloads_are_readable(grounded: Visitor, browser: Any, tmp_path: Path) -> None:
+    overlay = Image.open(io.BytesIO(grounded.download("overlay.png")))
+    assert overlay.size == (480, 320)
+    coco = json.loads(grounded.download("coco.json"))
+    assert [a["text"] for a in coco["annotations"]] == TEXTS
+    shown = grounded.state("state.phrases.map((p) => p.result.mask.area)")
+    for annotation, area in zip(coco["annotations"], shown, strict=True):
+        assert area == pytest.approx(int(coco_mask.area(annotation["segmentation"])), rel=0.01)
+    ids = np.asarray(Image.open(io.BytesIO(grounded.download("panoptic.png"))))[..., 0]
+    segments = json.loads(grounded.download("panoptic.json"))["annotations"][0]["segments_info"]
+    assert {s["id"]: s["area"] for s in segments} == {i: (ids == i).sum() for i in np.unique(ids) if i}
+    (tmp_path / "page.html").write_bytes(grounded.download("page.html"))
+    offline = browser.new_context(offline=True, **DEVICES[grounded.device]).new_page()
+    offline.goto((tmp_path / "page.html").as_uri())
+    assert offline.locator("#list button").count() == 4
+    offline.context.close()
+
+
+def test_link_restores_caption_and_settings(visitor: Visitor, browser: Any, files: list[Path]) -> None:
+    page = visitor.page
+    visitor.upload(files[0])
+    visitor.write("two dogs & a cat # % 😀 +", 2)
+    visitor.ground()
+    visitor.slide("threshold", 0.37)
+    visitor.slide("opacity", 0.8)
+    page.uncheck("#outline")
+    page.click("[aria-label='Remove cat']")
+    page.click("#link")
+    fields = parse_qs(urlsplit(page.url).fragment)
+    assert fields["caption"] == ["two dogs & a cat # % 😀 +"] and fields["threshold"] == ["0.37"]
+    page.reload()  # the image is still in the cache
+    playwright.expect(page.locator("#status")).to_contain_text("of 1 phrase")
+    assert page.input_value("#caption") == fields["caption"][0]
+    assert (page.input_value("#threshold"), page.input_value("#opacity")) == ("0.37", "0.8")
+    assert not page.is_checked("#outline") and page.locator("#phrases .text").all_inner_texts() == [
+        "two dogs"
+    ]
+    other = browser.new_context(**DEVICES[visitor.device]).new_page()
+    other.goto(page.url)  # another browser gets the image from the server
+    playwright.expect(other.locator("#status")).to_contain_text("of 1 phrase")
+    assert other.locator("#figure").is_visible()
+    other.context.close()
+    other = browser.new_context(**DEVICES[visitor.device]).new_page()
+    other.goto(page.url.replace(f"image={fields['image'][0]}", f"image={'0' * 32}"))
+    playwright.expect(other.locator("#status")).to_contain_text("not on the server any more")
+    playwright.expect(other.locator("#phrases .text")).to_have_text(["two dogs"])
+    assert other.locator("#empty").is_visible()
+    other.context.close()
+
+
+def test_a_sample_grounds_itself_also_from_a_link(visitor: Visitor, browser: Any) -> None:
+    page = visitor.page
+    page.locator("#samples button").last.click()
+    visitor.wait_for_results()  # no other click is needed
+    assert page.input_value("#caption") == visitor.state("state.about.samples.at(-1).caption")
+    count = page.locator("#phrases li").count()
+    page.wait_for_timeout(300)
+    assert "sample=scene" in page.url
+    other = browser.new_context(color_scheme="dark", **DEVICES[visitor.device]).new_page()
+    other.goto(page.url)
+    playwright.expect(other.locator("#status")).to_contain_text(f"of {count} phrases")
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    other.screenshot(path=SHOTS / f"dark_{visitor.device}.png", full_page=True)
+    other.context.close()
+
+
+def test_drop_and_paste(visitor: Visitor) -> None:
+    give = """(kind) => new Promise((done) => {
+      const canvas = new OffscreenCanvas(64, 48);
+      canvas.getContext("2d").fillRect(5, 5, 20, 20);
+      canvas.convertToBlob().then((blob) => {
+        const data = new DataTransfer();
+        data.items.add(new File([blob], "image.png", { type: "image/png" }));
+        document.dispatchEvent(kind === "drop"
+          ? new DragEvent("drop", { dataTransfer: data, cancelable: true })
+          : new ClipboardEvent("paste", { clipboardData: data, cancelable: true }));
+        done();
+      });
+    })"""
+    kinds = ("drop", "paste") if visitor.device == "desktop" else ("paste",)  # nothing is dragged on a phone
+    for kind in kinds:
+        visitor.page.evaluate(give, kind)
+        visitor.page.locator("#figure").wait_for()
+        playwright.expect(visitor.page.locator("#status")).to_have_text("")
+        assert visitor.state("[state.image.width, state.image.height]") == [64, 48]
+    assert visitor.requests.count("POST /api/images") == len(kinds)
 
 
 def test_layout_of_each_device(visitor: Visitor, files: list[Path]) -> None:
