@@ -24,6 +24,7 @@ from ppmn.grounding.encoded_image import EncodedImage
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.images import ImageInput, read_image
 from ppmn.model.folder import CONFIG_FILE
+from ppmn.model.method import autocast
 from ppmn.training.encoder_inputs import open_caches
 from ppmn.training.feature_cache import content_key
 from ppmn.training.initial import initial_model
@@ -189,5 +190,6 @@ def cross_proposals(
             if regions.read(key) is None:
                 network = networks["second" if fold_of(file.stem) == "first" else "first"]
                 image = network.preprocess(read_image(file))
-                (found,) = network.feature_encoder.features([image])
+                with autocast(image.device, config.precision):
+                    (found,) = network.feature_encoder.features([image])
                 regions.write(key, found)
