@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 from ppmn.errors import InputError
 from ppmn.files import from_dict, read_json
 
+TWO_STAGE = "two-stage"  # the method of the published two-stage baseline, which is no `Method`
 CONFIG_VERSION = 2  # of a model folder's config.json; files without a version are of version 1
 
 Variant = Literal["released", "paper"]

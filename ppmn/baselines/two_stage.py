@@ -24,11 +24,11 @@ from ppmn.baselines.bert_layers import (
     key_mask,
 )
 from ppmn.baselines.packing import Packing
+from ppmn.config import TWO_STAGE
 from ppmn.errors import InputError
 from ppmn.files import from_dict, read_json
 
 RELEASED_PREFIX = "bert_encoder.model.bert."
-TWO_STAGE = "two-stage"  # the method's name in config.json
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ def save_two_stage(model: TwoStage, tokenizer: Any, folder: Path) -> None:
         raise InputError(f"the model could not be written to {folder} ({error})") from error
 
 
-def load_two_stage(folder: Path) -> TwoStageGrounder:
-    """Read a model folder, on the CPU; tensors that do not fit are refused by name."""
+def load_two_stage(folder: Path, device: str = "cpu") -> TwoStageGrounder:
+    """Read a model folder; tensors that do not fit are refused by name."""
     file = existing_file(folder / CONFIG_FILE, f"{folder} is not a model folder")
     model = empty_two_stage(TwoStageConfig.load(file))
     copy_tensors(model, read_tensors(folder / MODEL_FILE), str(folder / MODEL_FILE))
@@ -45,4 +45,8 @@ def load_two_stage(folder: Path) -> TwoStageGrounder:
         tokenizer = AutoTokenizer.from_pretrained(str(folder / _TOKENIZER), trust_remote_code=False)
     except Exception as error:  # tokenizers raises bare exceptions
         raise InputError(f"the tokenizer of {folder} cannot be read ({error})") from error
+    try:
+        model.to(device)
+    except (RuntimeError, AssertionError) as error:
+        raise InputError(f"the device {device} cannot be used ({error})") from error
     return TwoStageGrounder(model, tokenizer)

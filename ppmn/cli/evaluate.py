@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from ppmn.evaluation.report import EvaluationReport
     from ppmn.evaluation.selection import NarrativeSource
 
+    Measured = tuple[EvaluationRun, str, float | None]  # with the name of what was measured and its threshold
+
 HELP = "measure a model, or files of predictions"
 
 
@@ -30,6 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     measured = parser.add_mutually_exclusive_group()
     measured.add_argument("--model", help="name or folder of the model to measure")
     measured.add_argument("--predictions", type=Path, metavar="FILE", help="or JSON lines of predictions")
+    proposals = "regions of stage one, which the published two-stage baseline chooses among"
+    add("--proposals", type=Path, metavar="DIR", help=proposals)
     data_help = "data set to measure on; repeatable"
     add("--data", action="append", default=[], metavar="ROOT[:SPLIT]", help=data_help)
     referring_help = "or expressions that refer to single objects; repeatable"
@@ -55,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     """Measure, print the table and write what was asked for; all refusals come before the work."""
     from ppmn.distributed import is_main_process, process_group
-    from ppmn.evaluation.evaluate import evaluate, open_narratives_of, worst_sheet
+    from ppmn.evaluation.evaluate import open_narratives_of, worst_sheet
     from ppmn.evaluation.figures import curves, new_figure
     from ppmn.evaluation.report import build_report, read_report
     from ppmn.files import check_writable
@@ -73,12 +77,7 @@ def run(args: argparse.Namespace) -> None:
         return _run_referring(args)
     with process_group():
         sources = open_narratives_of([parse_spec(text) for text in args.data], args.part)
-        answers, name, threshold = _answers(args, sources)
-        keep = bool(args.worst or args.save_predictions)
-        if args.engine == "ray":
-            found = _evaluate_on_ray(args, sources, keep)
-        else:
-            found = evaluate(answers, sources, protocol=args.protocol, keep_predictions=keep)
+        found, name, threshold = _measure(args, sources)
         if not is_main_process():
             return None
         report = build_report(found.metric, name, threshold, sources, args.part)
@@ -87,6 +86,40 @@ def run(args: argparse.Namespace) -> None:
             curves([(name, report), *others], args.curves)
         if args.worst:
             worst_sheet(found, sources, args.sheet, count=args.worst)
+
+
+def _measure(args: argparse.Namespace, sources: Mapping[str, "NarrativeSource"]) -> "Measured":
+    """What was found; masks are kept where they are drawn or written."""
+    from ppmn.evaluation.evaluate import evaluate
+
+    keep = bool(args.worst or args.save_predictions)
+    if args.proposals:
+        return _measure_regions(args, sources, keep)
+    answers, name, threshold = _answers(args, sources)
+    if args.engine == "ray":
+        return _evaluate_on_ray(args, sources, keep), name, threshold
+    found = evaluate(answers, sources, protocol=args.protocol, keep_predictions=keep)
+    return found, name, threshold
+
+
+def _measure_regions(
+    args: argparse.Namespace, sources: Mapping[str, "NarrativeSource"], keep: bool
+) -> "Measured":
+    """The published two-stage baseline on files of stage one."""
+    from ppmn.baselines.proposals import StageOne
+    from ppmn.baselines.two_stage_folder import load_two_stage
+    from ppmn.evaluation.evaluate import EvaluationRun, evaluate
+    from ppmn.evaluation.region_evaluation import evaluate_regions, region_answers
+    from ppmn.model.locate import model_folder
+
+    folder = model_folder(args.model)
+    grounder = load_two_stage(folder, args.device or "cpu")
+    stage_one = StageOne(args.proposals, grounder.config)
+    if args.protocol == "full":
+        found = evaluate(region_answers(grounder, stage_one), sources, keep_predictions=keep)
+    else:
+        found = EvaluationRun(evaluate_regions(grounder, stage_one, sources, protocol=args.protocol), {})
+    return found, folder.name, None
 
 
 def _evaluate_on_ray(
@@ -110,6 +143,8 @@ def _check(args: argparse.Namespace, reports: Sequence["EvaluationReport"]) -> N
         raise InputError("nothing to measure: give --model or --predictions, or --curves and --with")
     if args.referring:
         return _check_referring(args)
+    if args.proposals:
+        _check_proposals(args)
     if not args.data:
         raise InputError("nothing to measure on: give --data ROOT[:SPLIT]")
     if args.worst < 0:
@@ -122,8 +157,32 @@ def _check(args: argparse.Namespace, reports: Sequence["EvaluationReport"]) -> N
         raise InputError("files of predictions hold masks of the image's size and need protocol full")
 
 
+def _check_proposals(args: argparse.Namespace) -> None:
+    if not args.model:
+        raise InputError("--proposals needs the model that chooses among them: give --model")
+    given = [name for name in ("engine", "threads") if getattr(args, name) is not None]
+    given += [name for name in ("runtime", "precision") if getattr(args, name) != "auto"]
+    if given:
+        raise InputError(f"--{given[0]} cannot be used with --proposals")
+    if args.protocol == "ppmn2022":
+        raise InputError(
+            "protocol ppmn2022 is defined only for response maps at 800/1333, not for --proposals"
+        )
+    if args.protocol == "png256" and args.worst:
+        raise InputError("--worst draws masks of the image's size and needs protocol full")
+
+
 def _check_referring(args: argparse.Namespace) -> None:
-    others = ("data", "predictions", "save_predictions", "compare", "curves", "with_runs", "worst")
+    others = (
+        "data",
+        "proposals",
+        "predictions",
+        "save_predictions",
+        "compare",
+        "curves",
+        "with_runs",
+        "worst",
+    )
     given = [name.removesuffix("_runs").replace("_", "-") for name in others if getattr(args, name)]
     given += ["protocol"] if args.protocol != "full" else []
     if given:

@@ -1,6 +1,6 @@
 """Measure the two-stage baseline on files of stage one: in the image's pixels, or by its own soft ruler."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -12,8 +12,8 @@ from ppmn.data.panoptic import IGNORE_ID
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import instance_split
 from ppmn.evaluation.metrics import AverageRecall, Protocol
-from ppmn.evaluation.predictions import measurable
-from ppmn.types import SegmentIds
+from ppmn.evaluation.predictions import Answers, measurable
+from ppmn.types import Mask, SegmentIds
 
 
 def evaluate_regions(
@@ -55,6 +55,18 @@ def evaluate_regions(
                 else:
                     update(key, proposals.mask(choice.rows) & (ids != IGNORE_ID), truth)
     return metric
+
+
+def region_answers(grounder: TwoStageGrounder, stage_one: StageOne) -> Answers:
+    """What the baseline answers, for `evaluate`: the union of a phrase's regions, None without an answer."""
+
+    def answer(source: str, narrative: Narrative) -> Iterator[tuple[Mask | None, float]]:
+        proposals, ids = stage_one.read(narrative.image), narrative.image.ids()
+        phrases = list(measurable(source, narrative, "full").values())
+        for choice in _choices(grounder, proposals, narrative, phrases, ids):
+            yield (proposals.mask(choice.rows), choice.score) if choice else (None, 0.0)
+
+    return answer
 
 
 def _choices(

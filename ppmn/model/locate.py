@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ppmn.config import BackboneConfig, DINOv2Config, MethodConfig, ModelConfig
+from ppmn.config import TWO_STAGE, BackboneConfig, DINOv2Config, MethodConfig, ModelConfig
 from ppmn.errors import InputError
 from ppmn.files import read_json
 from ppmn.model.hub import download_model, is_hub_name
@@ -70,6 +70,11 @@ def read_config(folder: Path, kinds: ConfigTypes = PPMN_CONFIG) -> Any:
     file = folder / CONFIG_FILE
     raw = read_json(file) if file.is_file() else None
     method = raw.get("method", ModelConfig.method) if isinstance(raw, dict) else ModelConfig.method
+    if method == TWO_STAGE:
+        raise InputError(
+            f"{folder} is the published two-stage baseline, which chooses among regions of files: "
+            "measure it by ppmn evaluate --proposals DIR"
+        )
     if method not in kinds:
         raise InputError(f"{file} names the method {method!r}; known here are {', '.join(kinds)}")
     config = kinds[method].load(file)
