@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ppmn.config import CalibrationConfig
 from ppmn.errors import InputError
-from ppmn.grounding.maps import label_parts
+from ppmn.grounding.components import count_components
 from ppmn.types import Map
 
 MAP_FEATURES = (
@@ -51,24 +51,30 @@ class MapEvidence:
 
 def map_features(evidence: MapEvidence, maps: Map, threshold: float) -> Values:
     """MAP_FEATURES of phrases whose post-processed maps (P, H, W) are cut at `threshold`: (P, features)."""
-    raw, count = evidence.responses.astype(np.float64), len(maps)
+    raw, before, count = evidence.responses, evidence.before, len(maps)
     masks = maps > threshold
     sizes = masks.sum((1, 2))
-    inside = (raw * masks).sum((1, 2))
-    outside = raw.sum((1, 2)) - inside
-    before = evidence.before.astype(np.float64)
+    total, inside = _sums(raw), _sums(raw * masks)
+    outside, common = total - inside, _sums(np.minimum(raw, before))
+    either = total + _sums(before) - common  # the sum of the larger of both
     columns = {
-        "peak": logit(raw.max((1, 2), initial=0)),
+        "peak": logit(raw.max((1, 2), initial=0).astype(np.float64)),
         "inside": logit(inside / np.maximum(sizes, 1)),
         "area": np.log(sizes / max(masks[0].size, 1) + _TINY) if count else sizes,
         "sharpness": inside / np.maximum(sizes + outside, _TINY),  # soft IoU of a map with its own mask
-        "agreement": np.minimum(raw, before).sum((1, 2)) / np.maximum(raw, before).sum((1, 2)).clip(_TINY),
-        "parts": np.log1p([label_parts(mask)[1] for mask in masks]),
+        "agreement": common / either.clip(_TINY),
+        "parts": np.log1p(count_components(masks)),
         "presence": np.zeros(count) if evidence.presence is None else evidence.presence,
         "certainty": np.zeros(count) if evidence.certainty is None else evidence.certainty,
         "somewhere": np.zeros(count) if evidence.somewhere is None else evidence.somewhere,
     }
     return np.stack([np.asarray(columns[name], np.float64) for name in MAP_FEATURES], 1)
+
+
+def _sums(maps: Map) -> Values:
+    """The sum of each map (P, H, W), (P,)."""
+    sums: Values = maps.sum((1, 2), dtype=np.float64)
+    return sums
 
 
 def expected_iou(features: Values, config: CalibrationConfig) -> Values:

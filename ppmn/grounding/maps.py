@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ppmn.grounding.components import label_components
+from ppmn.grounding.components import find_runs, label_components
 from ppmn.types import Box, Map, Mask
 
 _BAND_PIXELS = 4_000_000  # upsampled at a time
@@ -40,14 +40,19 @@ def apply_hysteresis(responses: Map, threshold: float, hysteresis_peak: float) -
     if hysteresis_peak == 0 or not responses.size:
         return responses
     above = responses > threshold
-    peaks = above & (responses >= hysteresis_peak * responses.max((1, 2), keepdims=True))
-    apart = np.pad(above, ((0, 0), (0, 1), (0, 0)))  # an empty row below each map
-    labels, first = label_components(apart.reshape(-1, above.shape[2]))
-    components = labels.reshape(apart.shape)[:, :-1]
-    kept = np.zeros(len(first) + 1, bool)
-    kept[components[peaks]] = True
-    suppressed = above & ~kept[components]
-    return np.where(suppressed, np.minimum(responses, SUPPRESSED * threshold), responses)
+    runs = find_runs(above)
+    if not len(runs.first):
+        return responses
+    values = responses[above]  # run after run
+    peaks = np.maximum.reduceat(values, np.cumsum(runs.lengths) - runs.lengths)  # of each run
+    highest = np.zeros(len(runs.first), responses.dtype)  # of each component
+    np.maximum.at(highest, runs.component, peaks)
+    wanted = hysteresis_peak * responses.max((1, 2))  # (P,)
+    low = highest < wanted[runs.first // above[0].size]
+    suppressed = np.repeat(low[runs.component], runs.lengths)
+    kept = responses.copy()
+    kept[above] = np.where(suppressed, np.minimum(values, SUPPRESSED * threshold), values)
+    return kept
 
 
 def label_parts(mask: Mask) -> tuple[NDArray[np.intp], int]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from scipy import ndimage
 
-from ppmn.grounding.components import label_components
+from ppmn.grounding.components import count_components, label_components
 from ppmn.types import Mask
 
 
@@ -18,6 +18,12 @@ def test_components_equal_those_of_scipy(mask: Mask) -> None:
     assert len(first) == count
     for number, index in enumerate(first, 1):
         assert index == np.flatnonzero(labels == number)[0]
+
+
+@given(arrays(bool, array_shapes(min_dims=3, max_dims=3, min_side=0, max_side=9), elements=st.booleans()))
+def test_components_of_several_masks_are_counted_apart(masks: Mask) -> None:
+    expected = [ndimage.label(mask, np.ones((3, 3)))[1] if mask.size else 0 for mask in masks]
+    assert count_components(masks).tolist() == expected
 
 
 def test_random_masks_of_any_density() -> None:
