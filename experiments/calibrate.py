@@ -7,7 +7,8 @@ phrase to ROWS.jsonl; if the file is there, it is read instead. The phrases are 
 of categories and what people wrote (in the image), and random, nearest and swapped ones (not in the image,
 see measure_absent.py). Presence is a logistic regression on MAP_FEATURES, the network's own logit among
 them; with its limit 5 % of the phrases that are in the image have no mask. The score is a logistic
-regression of the IoU on the same features, over all phrases whose mask is shown.
+regression of the IoU on the same features, over the phrases that are in the image and whose mask is shown;
+its error is reported for them, and with the masks that absent phrases keep, whose IoU is 0.
 
 Errors are cross-fitted: images are halved by a second hash of their names, and each half is measured with the
 fit of the other. --write puts the fit on all images into DIR/config.json.
@@ -33,6 +34,7 @@ from ppmn.grounding.calibration import expected_iou, logistic, presence_probabil
 from ppmn.model.folder import CONFIG_FILE, model_folder
 
 BINS = 15
+WITH_ABSENT = "score, with absent phrases"
 _RIDGE = 1e-4  # on standardised features, per phrase
 Values = NDArray[np.float64]
 
@@ -108,15 +110,18 @@ def cross_fitted(rows: Sequence[AnswerRow]) -> dict[str, Any]:
     """Calibration of both halves, each measured with the fit of the other, and of all together."""
     halves = [[row for row in rows if half(row.image) == side] for side in (0, 1)]
     scores: list[tuple[Values, Values]] = []
+    with_absent: list[tuple[Values, Values]] = []
     presences: list[tuple[Values, Values]] = []
     answers: list[Score] = []
     if not all(halves):
         raise SystemExit("all images are in one half: take more of them with --images")
     for mine, others in (halves, halves[::-1]):
         config = fit(others)
-        kept = [row for row in shown(mine, config) if row.present]
+        kept = shown(mine, config)
         values = expected_iou(np.array([row.features for row in kept]), config)
-        scores.append((values, np.array([row.iou for row in kept])))
+        ious, there = np.array([row.iou for row in kept]), np.array([row.present for row in kept])
+        scores.append((values[there], ious[there]))
+        with_absent.append((values, ious))
         presence = predicted_presence(mine, config)
         if presence is not None:
             present = np.array([row.present for row in mine])
@@ -124,7 +129,8 @@ def cross_fitted(rows: Sequence[AnswerRow]) -> dict[str, Any]:
             empty = np.array([row.empty for row in mine])
             gone, sure = empty | (presence < config.min_presence), np.where(empty, 0.0, presence)
             answers += [Score(r.row, Path(r.image), *pair) for r, *pair in zip(mine, sure, gone, strict=True)]
-    found = {name: _errors(pairs) for name, pairs in (("score", scores), ("presence", presences)) if pairs}
+    measured = {"score": scores, WITH_ABSENT: with_absent, "presence": presences}
+    found = {name: _errors(pairs) for name, pairs in measured.items() if pairs}
     return found | {"absent": absent_phrases(answers)}
 
 
@@ -159,7 +165,7 @@ def report(found: dict[str, Any]) -> str:
             f"{found[name]['correlation']:.2f}",
             f"{found[name]['count']:,}",
         ]
-        for name in ("score", "presence")
+        for name in ("score", WITH_ABSENT, "presence")
         if name in found
     ]
     absent = [
