@@ -98,9 +98,12 @@ def test_a_method_of_thirty_lines(
         "toy",
         lambda: replace(presets.scenes(), model=names["ToyConfig"](**shared), small_epochs=0),
     )
-    assert main(arguments("toy", scenes, tmp_path / "toy", ())) == 0
+    torch.set_num_threads(1)
+    command = arguments("toy", scenes, tmp_path / "toy", ())
+    assert main(command) == 0
     losses = [line["bce"] for line in map(json.loads, steps(tmp_path / "toy")) if "bce" in line]
     assert losses[-1] < losses[0]
+    assert_resumes_to_the_bit(command, tmp_path / "toy")
     grounding = ppmn.load(tmp_path / "toy", device="cpu").ground(next(scenes.rglob("*.jpg")), "a red ball")
     assert grounding[0].mask.any() or grounding[0].response.max() <= 0.5
     report = tmp_path / "toy.json"

@@ -10,7 +10,7 @@ from support.encoders import BACKBONES, TEXTS, backbone_folder, text_folder
 from support.models import random_images, small_config
 from support.training import items, small_run, tiny
 
-from ppmn.config import BackboneConfig
+from ppmn.config import BackboneConfig, TrainConfig
 from ppmn.errors import InputError
 from ppmn.grounding.grounder import Grounder
 from ppmn.model.backbone import BackboneFPN
@@ -71,6 +71,46 @@ def test_a_run_with_a_frozen_backbone_trains_its_pyramid(scenes: Path, text: Pat
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert any(name.startswith("image_encoder.adapter") for name in changed)
     assert not any(name.startswith("image_encoder.backbone") for name in changed)
+
+
+def cached_step(config: TrainConfig, scenes: Path, folder: Path) -> tuple[set[str], int]:
+    """A step that fills the caches and one that reads them, each as without caches.
+
+    Returns:
+        The tensors that changed, and the number of files in the caches.
+    """
+    run = small_run(config, scenes, folder / "run", folder / "cache")
+    plain = small_run(config, scenes, folder / "plain")
+    before = {name: p.detach().clone() for name, p in run.model.named_parameters()}
+    for _ in range(2):
+        loss, expected = (own.step(items(own), 10)["loss"] for own in (run, plain))
+        assert loss == pytest.approx(expected, rel=0.02)  # a cache holds half precision
+    after = dict(run.model.named_parameters())
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    return changed, len(list((folder / "cache").rglob("*.safetensors")))
+
+
+@pytest.mark.parametrize("family", BACKBONES)
+def test_backbone_trains_on_cached_features(family: str, scenes: Path, text: Path, tmp_path: Path) -> None:
+    source = backbone_folder(tmp_path / "backbone", family)
+    config = tiny(text, model=config_of(text, source), lr_image=0.0, batch_size=2)
+    changed, files = cached_step(config, scenes, tmp_path)
+    assert files == 4  # of two images and two captions
+    assert any(name.startswith("image_encoder.adapter") for name in changed)
+    assert not any(name.startswith(("image_encoder.backbone", "text_encoder.")) for name in changed)
+
+
+@pytest.mark.parametrize("family", TEXTS)
+def test_text_encoder_trains_on_cached_words(family: str, scenes: Path, tmp_path: Path) -> None:
+    source = text_folder(tmp_path / "text", family)
+    config = tiny(source, model=small_config(source), batch_size=2)
+    changed, files = cached_step(config, scenes, tmp_path)
+    assert files == 2  # of two captions; the image encoder is trained
+    assert any(name.startswith("head.") for name in changed)
+    assert not any(name.startswith("text_encoder.") for name in changed)
+    image = Image.linear_gradient("L").resize((90, 60)).convert("RGB")
+    model = initial_model(config).eval()
+    assert len(Grounder(model, device="cpu").ground(image, "a red ball on grass")) == 2
 
 
 def test_bad_backbones_are_refused(text: Path, tmp_path: Path) -> None:

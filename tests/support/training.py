@@ -10,7 +10,7 @@ from ppmn.config import TrainConfig
 from ppmn.data.panoptic import DataSpec
 from ppmn.presets import PRESETS
 from ppmn.training.dataset import Item, TrainingSet, epoch_batches, read_batches
-from ppmn.training.feature_cache import FeatureCaches
+from ppmn.training.encoder_inputs import open_caches
 from ppmn.training.initial import initial_model
 from ppmn.training.run_folder import RunFolder
 from ppmn.training.sources import open_training_sources
@@ -62,11 +62,11 @@ def tiny(text: Path, **changes: object) -> TrainConfig:
     return replace(PRESETS["scenes"](), **{"model": small_config(text), **plain, **changes})  # type: ignore[arg-type]
 
 
-def small_run(config: TrainConfig, scenes: Path, folder: Path) -> Trainer:
-    """A trainer with a new network and no cache."""
+def small_run(config: TrainConfig, scenes: Path, folder: Path, cache: Path | None = None) -> Trainer:
+    """A trainer with a new network, without a cache unless a folder is given."""
     torch.manual_seed(0)
-    model = initial_model(config)
-    data = TrainingSet(open_training_sources([DataSpec(scenes)]), config, model, FeatureCaches())
+    model, sources = initial_model(config), open_training_sources([DataSpec(scenes)])
+    data = TrainingSet(sources, config, model, open_caches(config, cache, model, sources))
     return Trainer(config, model, data, RunFolder(folder))
 
 
