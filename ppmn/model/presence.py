@@ -1,7 +1,6 @@
 """Whether what a phrase names is in the image. It goes beyond the paper, see docs/deviations.md.
 
-A phrase is taken as the text encoder gives it, before it has seen the image, and looks for itself: phrases of
-a caption do not know each other.
+A phrase is taken as the text encoder gives it, before it has seen the image, and attends to the image by itself.
 """
 
 from collections.abc import Sequence
