@@ -63,8 +63,8 @@ CURVES = (  # rows that are drawn
 NOTES = (
     "Thresholds are chosen on images held out from training, for each rule and each suppression its own; "
     "PPMN on regions and on true segments keeps that of PPMN.",
-    "Proposals of images that stage one was trained on: stage two of every two-stage row is trained on such, "
-    "except `crossed`; at test no row has them.",
+    "Stage two saw proposals of images that its stage one was trained on in the rows two-stage, two-stage "
+    "twice and two-stage on objects; not in two-stage twice, crossed, and not in true segments.",
     "Rows on objects start from a trained encoder; their costs are those of stage two alone.",
 )
 PRECISION = "bfloat16" if bfloat16_is_faster() else "float32"

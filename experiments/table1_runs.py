@@ -160,8 +160,9 @@ class Runs:
         shown = ", ".join(f"{run} {value:.3f}" for run, value in sorted(steps.items()))
         return [
             f"{len(timed)} of {len(reports)} rows have the time of their measurement: "
-            f"{sum(timed) / 60:.1f} minutes in all.",
-            f"Core-seconds per image and training step, median of the last epoch: {shown or 'not kept'}.",
+            f"{sum(timed) / 60:.1f} minutes in all; the goal is 10 for all rows.",
+            "Core-seconds per image and training step, median of the last epoch; the goals are 0.35 for "
+            f"stage one and 0.05 for stage two: {shown or 'not kept'}.",
         ]
 
     def cost(self, model: str | Path) -> dict[str, float]:
