@@ -1,4 +1,11 @@
-"""Exports for other tools, read back: each holds the masks of the phrases."""
+"""Exports for other tools, read back: each holds the masks of the phrases.
+
+COCO is read by pycocotools; COCO, YOLO and LabelMe files by supervision; Label Studio's by its own converter.
+The readers of two tools are too heavy for a test. LabelMe's own package imports Qt, whose PyQt5 takes 60 MB to
+download. CVAT reads its files with datumaro, which brings OpenCV (60 to 70 MB), and whose newest version excludes
+the Pillow and pandas that the tests run with; the light packages that read CVAT's files (labelformat, globox)
+know boxes and no polygons. So a CVAT file is read by the standard library alone.
+"""
 
 import base64
 import io
@@ -90,6 +97,42 @@ def test_labelme_file(found: Grounding, tmp_path: Path) -> None:
             shape["shape_type"] == "polygon" and shape["label"] == found[shape["group_id"] - 1].text.lower()
         )
         parts[shape["group_id"]].append(shape["points"])
+    assert_masks_of(parts, found)
+
+
+def test_labelme_file_is_read_by_supervision(found: Grounding, tmp_path: Path) -> None:
+    supervision = pytest.importorskip("supervision")
+    (file,) = ppmn.save(found, tmp_path, formats=["labelme"])
+    images = tmp_path / "images"
+    images.mkdir()
+    found.image.save(images / "photo.png")
+    data = supervision.DetectionDataset.from_labelme(str(images), str(file.parent), force_masks=True)
+    ((_, _, read),) = data
+    assert [data.classes[number] for number in read.class_id] == [p.text.lower() for p in found]
+    assert all(iou(mask, phrase.mask) >= 0.95 for mask, phrase in zip(read.mask, found, strict=True))
+
+
+def test_label_studio_converts_the_accepted_predictions(found: Grounding, tmp_path: Path) -> None:
+    converter = pytest.importorskip("label_studio_converter")
+    file, interface = ppmn.save(found, tmp_path, formats=["labelstudio"])
+    (task,) = json.loads(file.read_text())
+    (prediction,) = task.pop("predictions")
+    accepted = (
+        tmp_path / "accepted.json"
+    )  # as Label Studio writes it once a person has accepted the predictions
+    annotation = {"id": 1, "result": prediction["result"]}
+    accepted.write_text(json.dumps([task | {"id": 1, "annotations": [annotation]}]))
+    reader = converter.Converter(interface.read_text(), str(tmp_path), download_resources=False)
+    reader.convert_to_coco(str(accepted), str(tmp_path / "coco"), is_dir=False)
+    coco = COCO(tmp_path / "coco" / "result.json")
+    (image,) = coco.loadImgs(coco.getImgIds())
+    assert (image["width"], image["height"]) == (WIDTH, HEIGHT)
+    parts = defaultdict(list)
+    for region, read in zip(prediction["result"], coco.loadAnns(coco.getAnnIds()), strict=True):
+        (label,) = region["value"]["polygonlabels"]
+        assert coco.loadCats(read["category_id"])[0]["name"] == label
+        (ring,) = read["segmentation"]
+        parts[int(re.fullmatch(r"phrase(\d+)part\d+", region["id"])[1])].append(np.reshape(ring, (-1, 2)))  # type: ignore[index]
     assert_masks_of(parts, found)
 
 
