@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -95,7 +96,8 @@ class OnnxRuntime:
         self.precision = "8 bits" if image == "image_8bit" else "float32"
         self._sessions = self._open(folder, image, threads)
         self._image = image
-        self._checks: tuple[Callable[[], None], ...] = ()
+        self._checks: tuple[Callable[[], None], ...] = ()  # replaced as a whole, while other threads run
+        self._changing = Lock()
 
     def _open(self, folder: Path, image: str, threads: int | None) -> Sessions:
         digests = check_base_weights(folder, self.config)
@@ -144,10 +146,12 @@ class OnnxRuntime:
 
     def check_before_steps(self, check: Callable[[], None]) -> Callable[[], None]:
         """Call `check` before and while a graph is run, which its exception stops; returns what ends that."""
-        self._checks = (*self._checks, check)
+        with self._changing:
+            self._checks = (*self._checks, check)
 
         def end() -> None:
-            self._checks = tuple(other for other in self._checks if other is not check)
+            with self._changing:
+                self._checks = tuple(other for other in self._checks if other is not check)
 
         return end
 

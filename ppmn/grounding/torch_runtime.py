@@ -1,7 +1,10 @@
 """The network on torch."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import fields, is_dataclass
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -19,6 +22,9 @@ from ppmn.model.pointing import TOKEN_STRIDE
 from ppmn.model.pyramid import group_by_shape
 from ppmn.model.text import Queries
 from ppmn.types import Map, Size, Span
+
+_working: ContextVar["TorchRuntime | None"] = ContextVar("_working", default=None)  # in this thread
+_hooks = Lock()  # torch numbers its hooks without one
 
 
 class TorchRuntime:
@@ -70,14 +76,16 @@ class TorchRuntime:
     @torch.inference_mode()
     def pixels(self, images: Sequence[torch.Tensor]) -> Any:
         """The image side of the network for images of one size."""
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
-            pyramid = self.model.image_encoder(images)
-        return self.model.encode(pyramid.float())
+        with self._work():
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+                pyramid = self.model.image_encoder(images)
+            return self.model.encode(pyramid.float())
 
     @torch.inference_mode()
     def ground(self, features: Any, caption: str, spans: Sequence[Span]) -> RawMaps:
         """The maps of the spans of a caption on the features of one image."""
-        maps, queries = self.model.ground(features, [self.model.tokenize(caption, spans)])
+        with self._work():
+            maps, queries = self.model.ground(features, [self.model.tokenize(caption, spans)])
         return raw_maps(maps, queries)
 
     @torch.inference_mode()
@@ -87,12 +95,34 @@ class TorchRuntime:
         if pointing is None or features.tokens is None:
             raise InputError("only a model that points draws objects")
         at = torch.as_tensor(points, device=features.tokens.tokens.device)
-        drawn: Map = pointing.draw_objects(at, features.tokens, [len(at)]).sigmoid().cpu().numpy()
+        with self._work():
+            drawn: Map = pointing.draw_objects(at, features.tokens, [len(at)]).sigmoid().cpu().numpy()
         return drawn
 
     def check_before_steps(self, check: Callable[[], None]) -> Callable[[], None]:
-        """Call `check` before every layer of a network, which its exception stops; returns what ends that."""
-        return register_module_forward_pre_hook(lambda *_: check()).remove
+        """Call `check` before every layer run here, which its exception stops; returns what ends that."""
+
+        def before(*_: object) -> None:
+            if _working.get() is self:  # the hook is called for every network, in every thread
+                check()
+
+        with _hooks:
+            hook = register_module_forward_pre_hook(before)
+
+        def end() -> None:
+            with _hooks:
+                hook.remove()
+
+        return end
+
+    @contextmanager
+    def _work(self) -> Iterator[None]:
+        """Mark what runs in this thread as the work of this runtime."""
+        before = _working.set(self)
+        try:
+            yield
+        finally:
+            _working.reset(before)
 
     def nbytes(self, features: Any) -> int:
         """How much memory the features of one image take."""

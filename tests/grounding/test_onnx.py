@@ -112,14 +112,53 @@ def test_groundings_agree_and_a_batch_equals_its_images(pair: tuple[Grounder, Gr
                 assert phrase.presence == pytest.approx(other.presence, abs=1e-3)
 
 
-def test_several_threads_get_the_same_answers(pair: tuple[Grounder, Grounder]) -> None:
-    encoded = pair[0].encode(noise(90, 60))
-    captions = ["a dog", "two red cats on the grass", "the blue sky"] * 4
-    alone = [encoded.ground(caption)[0].map for caption in captions]
+@pytest.fixture(params=["onnx", "torch"])
+def fresh(folder: Path, request: pytest.FixtureRequest) -> Grounder:
+    """A grounder that has not run yet."""
+    return load(folder, runtime=request.param, device="cpu", threads=1)
+
+
+def test_several_threads_get_the_same_answers(fresh: Grounder) -> None:
+    captions = ["a dog", "two red cats on the grass", "the blue sky"] * 8
+    images = [noise(90, 60), noise(64, 64)]
+    counts = [0] * 4
+
+    def ground(number: int) -> NDArray[np.float32]:
+        thread = number % 4
+
+        def count() -> None:
+            counts[thread] += 1
+
+        end = fresh.runtime.check_before_steps(count)  # changes while others run
+        found = fresh.ground(images[number % 2], captions[number])[0].map
+        end()
+        return found
+
     with ThreadPoolExecutor(4) as pool:
-        together = list(pool.map(lambda caption: encoded.ground(caption)[0].map, captions))
-    for found, expected in zip(together, alone, strict=True):
+        together = list(pool.map(ground, range(len(captions))))
+    assert all(counts)
+    counts = [0] * 4
+    for number, found in enumerate(together):
+        expected = fresh.ground(images[number % 2], captions[number])[0].map
         np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert not any(counts), "a check outlived its end"
+
+
+def test_checks_stop_their_own_runtime_only(folder: Path, fresh: Grounder) -> None:
+    def stop() -> None:
+        raise TimeoutError("stopped")
+
+    other = load(folder, runtime=fresh.runtime.name, device="cpu")  # type: ignore[arg-type]
+    encoded = fresh.encode(noise(90, 60))
+    with ThreadPoolExecutor(4) as pool:
+        ends = list(pool.map(lambda _: fresh.runtime.check_before_steps(stop), range(16)))
+        with pytest.raises(TimeoutError):
+            encoded.ground("a dog")
+        with pytest.raises(TimeoutError):
+            fresh.encode(noise(90, 60))
+        assert len(other.ground(noise(90, 60), "a dog")) == 1
+        list(pool.map(lambda end: end(), ends))
+    assert len(encoded.ground("a dog")) == 1
 
 
 def test_auto_takes_the_graphs_where_there_are_some(folder: Path, tmp_path: Path) -> None:
