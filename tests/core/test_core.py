@@ -18,7 +18,7 @@ from ppmn.cli import main
 PROJECT = Path(__file__).resolve().parents[2]
 FORMATS = "json,png,panoptic,html,rounds,polygons,yolo,labelme,labelstudio,cvat,cutouts,contact"
 BLOCKED = ("torch", "transformers", "scipy", "onnx", "pyarrow", "matplotlib")
-BLOCKER = f"""
+BLOCK = f"""
 import sys
 
 class Blocker:
@@ -27,10 +27,31 @@ class Blocker:
             raise ModuleNotFoundError(f"{{name}} is blocked", name=name)
 
 sys.meta_path.insert(0, Blocker())
+"""
+NOT_IMPORTED = f"""
+assert not set({BLOCKED!r}) & set(sys.modules)
+"""
+BLOCKER = f"""
+{BLOCK}
 from ppmn.cli import main
 code = main(sys.argv[1:])
-assert not set({BLOCKED!r}) & set(sys.modules)
+{NOT_IMPORTED}
 raise SystemExit(code)
+"""
+SERVE = f"""
+{BLOCK}
+import json
+import ppmn
+from fastapi.testclient import TestClient
+from ppmn.serve.app import create_app
+
+with TestClient(create_app(ppmn.load()), base_url="http://localhost") as client:
+    with open("image.png", "rb") as image:
+        id = client.post("/api/images", files={{"image": image}}).raise_for_status().json()["id"]
+    answer = client.post(f"/api/images/{{id}}/ground", json={{"caption": "the sky above the grass"}})
+    page = client.get("/").raise_for_status().text
+{NOT_IMPORTED}
+print(json.dumps([page[:15], answer.raise_for_status().json()]))
 """
 
 
@@ -99,6 +120,18 @@ def test_the_command_imports_no_package_of_an_extra(tmp_path: Path, arguments: l
     )
     assert found.returncode == 0, found.stderr[-3000:]
     assert (tmp_path / "out" / "grounding.json").is_file()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("fastapi") is None, reason="fastapi is not installed")
+def test_the_server_imports_no_package_of_another_extra(tmp_path: Path) -> None:
+    picture(90, 60).save(tmp_path / "image.png")
+    found = run(SERVE, folder=tmp_path)
+    assert found.returncode == 0, found.stderr[-3000:]
+    page, answer = json.loads(found.stdout)
+    assert page.lower() == "<!doctype html>"
+    assert [phrase["text"] for phrase in answer["phrases"]] == ["sky", "grass"]
+    sky, grass = (phrase["box"] for phrase in answer["phrases"])
+    assert sky[1] + sky[3] <= grass[1] + 6, "the sky is above the grass"
 
 
 def test_a_model_is_evaluated_without_an_extra(tmp_path: Path) -> None:
