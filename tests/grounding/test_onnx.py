@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -19,6 +22,7 @@ from ppmn.errors import InputError
 from ppmn.grounding.graphs import Linear8Bit
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.onnx import export_onnx, phrase_graph, text_graph
+from ppmn.grounding.onnx_runtime import OnnxRuntime
 from ppmn.grounding.runtime import RawMaps, sigmoid
 from ppmn.grounding.trace import Graph, write_graph
 from ppmn.model.folder import save_model
@@ -112,8 +116,68 @@ def test_groundings_agree_and_a_batch_equals_its_images(pair: tuple[Grounder, Gr
                 assert phrase.presence == pytest.approx(other.presence, abs=1e-3)
 
 
+def test_an_encoded_batch_equals_its_images(fresh: Grounder) -> None:
+    images = [noise(90, 60), noise(64, 64), noise(90, 60), noise(300, 20), noise(33, 47)]
+    together = fresh.encode_batch(images)
+    assert [encoded.image for encoded in together] == images
+    for image, encoded in zip(images, together, strict=True):
+        alone = fresh.encode(image)
+        assert encoded.geometry == alone.geometry and encoded.nbytes == alone.nbytes
+        found, expected = (e.raw_responses("a dog on the grass", [(0, 5)]) for e in (encoded, alone))
+        np.testing.assert_allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_are_those_that_were_asked_for(folder: Path, threads: int, torch_threads: int) -> None:
+    ours = load(folder, runtime="onnx", threads=threads).runtime
+    assert isinstance(ours, OnnxRuntime)
+    sessions = ours._sessions.by_name.values()
+    assert {session.get_session_options().intra_op_num_threads for session in sessions} == {threads}
+    assert torch.get_num_threads() == torch_threads
+    load(folder, runtime="torch", device="cpu", threads=threads)
+    assert torch.get_num_threads() == threads
+
+
+LOAD = """
+import sys
+import ppmn
+from PIL import Image
+
+print("ready", flush=True)
+sys.stdin.readline()
+grounder = ppmn.load(sys.argv[1], runtime="onnx", threads=1)
+phrase = grounder.ground(Image.linear_gradient("L").convert("RGB"), "a dog")[0]
+print(phrase.map.shape, phrase.map.sum())
+"""
+
+
+def test_two_processes_may_start_at_once_with_an_empty_cache(folder: Path, cache: Path) -> None:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, "-c", LOAD, str(folder)]
+    both = [subprocess.Popen(command, text=True, **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    assert all(process.stdout.readline() == "ready\n" for process in both)
+    assert not any(cache.iterdir())
+    for process in both:
+        process.stdin.write("\n")
+        process.stdin.flush()
+    (said, problems), (said2, problems2) = (process.communicate() for process in both)
+    assert [process.returncode for process in both] == [0, 0], problems + problems2
+    assert said == said2 and said.startswith("(")
+    assert not problems + problems2
+    (entry,) = cache.iterdir()  # whole, and nothing beside it
+    assert entry.name.startswith("sessions-")
+
+
+@pytest.fixture
+def torch_threads() -> Iterator[int]:
+    """How many threads torch uses before and, whatever a test does, after it."""
+    before = torch.get_num_threads()
+    yield before
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(params=["onnx", "torch"])
-def fresh(folder: Path, request: pytest.FixtureRequest) -> Grounder:
+def fresh(folder: Path, request: pytest.FixtureRequest, torch_threads: int) -> Grounder:
     """A grounder that has not run yet."""
     return load(folder, runtime=request.param, device="cpu", threads=1)
 
