@@ -1,6 +1,7 @@
 """Whether what a phrase names is in the image. It goes beyond the paper, see docs/deviations.md.
 
-A phrase is taken as the text encoder gives it, before it has seen the image, and attends to the image by itself.
+A phrase is taken as the text encoder gives it, before it has seen the image, and attends to the image
+by itself.
 """
 
 from collections.abc import Sequence

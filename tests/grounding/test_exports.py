@@ -1,10 +1,11 @@
 """Exports for other tools, read back: each holds the masks of the phrases.
 
-COCO is read by pycocotools; COCO, YOLO and LabelMe files by supervision; Label Studio's by its own converter.
-The readers of two tools are too heavy for a test. LabelMe's own package imports Qt, whose PyQt5 takes 60 MB to
-download. CVAT reads its files with datumaro, which brings OpenCV (60 to 70 MB), and whose newest version excludes
-the Pillow and pandas that the tests run with; the light packages that read CVAT's files (labelformat, globox)
-know boxes and no polygons. So a CVAT file is read by the standard library alone.
+COCO is read by pycocotools; COCO, YOLO and LabelMe files by supervision; Label Studio's by its own
+converter. The readers of two tools are too heavy for a test. LabelMe's own package imports Qt, whose PyQt5
+takes 60 MB to download. CVAT reads its files with datumaro, which brings OpenCV (60 to 70 MB), and whose
+newest version excludes the Pillow and pandas that the tests run with; the light packages that read CVAT's
+files (labelformat, globox) know boxes and no polygons. So a CVAT file is read by the standard library
+alone.
 """
 
 import base64
