@@ -2,9 +2,10 @@
 
 python -m experiments.train_presence --model DIR --data-root PHOTOS --out DIR
 
-Each image is encoded once, its tokens kept in --cache. At every pass over an image, its own captions are
-asked for, a noun for every category that its source annotates, lists of nouns, and phrases of other images.
-Where annotations are not complete, only what is in the image is asked for.
+Each image is encoded once, its tokens kept in --cache; a run that was stopped continues. At every pass over
+an image, its own captions are asked for, a noun for every category that its source annotates, lists of
+nouns, and phrases of other images. Where annotations are not complete, only what is in the image is asked
+for.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as fn
-from torch import Tensor
+from torch import Tensor, nn
 from tqdm import tqdm
 
 from experiments.presence_phrases import SWAPPED, SWAPPED_BY_PEOPLE, PresencePhrases
@@ -29,21 +30,23 @@ from ppmn.model.bfloat16 import bfloat16_is_faster
 from ppmn.model.folder import model_folder, read_config, save_model
 from ppmn.model.network import PPMN
 from ppmn.model.presence import Presence
+from ppmn.training.feature_cache import encoder_fingerprint
 from ppmn.training.initial import initial_model
-from ppmn.training.schedule import WeightAverage
+from ppmn.training.schedule import WeightAverage, copy_weights
 
 # most images of each source; an incomplete one tells only how people describe what is there
 SOURCES = {
     "coco_people": 700,
     "coco_things": 400,
     "coco_panoptic": 100,
-    "coco_instances": 2600,
+    "coco_instances": 4400,
     "ade": 1600,
     "refcoco": 800,
 }
 SMALL, LARGE = 336, 448  # shorter sides that images are resized to, by whether they have _FINE pixels
 _FINE = 100_000
 LAYERS, BATCH, RATE, WARMUP, DROPOUT = 2, 4, 1e-3, 200, 0.1
+CHECKPOINT_EVERY = 200  # steps
 _WEIGHT = 3.0  # of all absent phrases of an image together, relative to its present ones
 
 
@@ -82,6 +85,10 @@ class Training:
         self.pointing = model.head.pointing
         self.presence: Presence = model.head.pointing.presence.requires_grad_(True)
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bfloat16_is_faster())
+        tokens = nn.ModuleList([model.image_encoder, self.pointing.project, self.pointing.position])
+        tokens.extend([self.pointing.image_layers, self.pointing.image_norm])
+        self.cache = args.cache / encoder_fingerprint(tokens, "")[:16]
+        self.cache.mkdir(parents=True, exist_ok=True)
         self.sources = dict(self.read_sources())
         self.samples = list(self.choose())
         self.phrases = self.encode_phrases()
@@ -98,7 +105,7 @@ class Training:
             images = [i for i in source.images if i.segments and in_part(i, "train")]
             for index in self.rng.permutation(len(images))[: SOURCES[name]]:
                 image = images[int(index)]
-                yield Sample(name, image, self.args.cache / f"{name}_{image.file.stem}.pt")
+                yield Sample(name, image, self.cache / f"{name}_{image.file.stem}.pt")
 
     def encode_phrases(self) -> dict[str, PresencePhrases]:
         phrases = {}
@@ -151,11 +158,19 @@ class Training:
         return torch.stack(losses).sum() / len(samples)
 
     def run(self) -> None:
-        """All steps; the moving average of the weights is what is saved."""
+        """All steps that are left; the moving average of the weights is what is saved."""
         parameters = dict(self.presence.named_parameters())
         optimizer = torch.optim.AdamW(parameters.values(), lr=RATE, weight_decay=0.01)
-        average, steps = WeightAverage(parameters, 0.999), self.args.samples // BATCH
-        for step in (bar := tqdm(range(steps), "steps", disable=None)):
+        average, steps, first = WeightAverage(parameters, 0.999), self.args.samples // BATCH, 0
+        checkpoint = self.args.out.with_name(f"{self.args.out.name}_checkpoint.pt")
+        if checkpoint.is_file():
+            state = torch.load(checkpoint, weights_only=True)
+            copy_weights(parameters, state["weights"])
+            optimizer.load_state_dict(state["optimizer"])
+            average.values, first = state["average"], state["step"]
+        for step in (bar := tqdm(range(first, steps), "steps", disable=None)):
+            self.rng = np.random.default_rng((self.args.seed, step))
+            torch.manual_seed(self.args.seed * 1_000_003 + step)
             rate = RATE * min(1, step / WARMUP) * (1 + math.cos(math.pi * step / steps)) / 2
             for group in optimizer.param_groups:
                 group["lr"] = rate
@@ -165,10 +180,15 @@ class Training:
             torch.nn.utils.clip_grad_norm_(list(parameters.values()), 1.0)
             optimizer.step()
             average.update(step + 1)
+            if (step + 1) % CHECKPOINT_EVERY == 0:
+                state = {"weights": parameters, "average": average.values, "step": step + 1}
+                with replacing(checkpoint) as part:
+                    torch.save(state | {"optimizer": optimizer.state_dict()}, part)
             bar.set_postfix(loss=f"{float(loss.detach()):.3f}")
         with average.applied():
             self.model.config = self.config
             save_model(self.model, self.args.out, half=True)
+        checkpoint.unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -182,7 +202,6 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=12000, help="passes over an image")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    args.cache.mkdir(parents=True, exist_ok=True)
     Training(args).run()
     print(f"{args.out}: fit presence and score next (python -m experiments.calibrate --write)")
 

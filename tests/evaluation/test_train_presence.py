@@ -1,15 +1,18 @@
 """Training of the presence layers on drawn rectangles: what is asked for is true, and a model comes out."""
 
 import sys
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from support.models import small_ppmn
 from support.rectangles import CLOSE, DOGS, TRAINED, write_source
+from torch import Tensor
 
 from experiments import train_presence
 from experiments.presence_phrases import PresencePhrases
@@ -34,16 +37,50 @@ def test_nouns_are_present_where_a_segment_has_their_category(tmp_path: Path, te
     assert not list(phrases.swapped(image, phrases, 20, rng))  # there is no other image
 
 
-def test_training_changes_the_presence_layers_only(
-    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+Train = Callable[[str], None]
+
+
+@pytest.fixture
+def train(tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Two steps on two images, into a folder of this name."""
     pointing = PointingConfig(channels=16, image_layers=1, phrase_layers=1, features=8)
     save_model(small_ppmn(text, pointing=pointing, query="phrase"), tmp_path / "model")
     write_source(tmp_path / "photos" / "ade", [DOGS, CLOSE], TRAINED)
-    command = ["train_presence", "--model", str(tmp_path / "model"), "--data-root", str(tmp_path / "photos")]
-    command += ["--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
-    monkeypatch.setattr(sys, "argv", [*command, "--samples", "8"])
-    train_presence.main()
+
+    def run(out: str) -> None:
+        command = ["", "--model", str(tmp_path / "model"), "--data-root", str(tmp_path / "photos")]
+        command += ["--out", str(tmp_path / out), "--cache", str(tmp_path / "cache"), "--samples", "8"]
+        monkeypatch.setattr(sys, "argv", command)
+        train_presence.main()
+
+    return run
+
+
+def test_a_stopped_run_continues_with_the_same_bits(
+    tmp_path: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_presence, "CHECKPOINT_EVERY", 1)
+    loss, steps = train_presence.Training.loss, []
+
+    def stopped(*args: Any) -> Tensor:
+        steps.append(args)
+        if len(steps) == 2:
+            raise KeyboardInterrupt
+        return loss(*args)
+
+    monkeypatch.setattr(train_presence.Training, "loss", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        train("stopped")
+    train("stopped")
+    assert len(steps) == 3  # the first was not repeated
+    train("whole")
+    stopped_model, whole = (load_model(tmp_path / name).state_dict() for name in ("stopped", "whole"))
+    assert all(torch.equal(tensor, stopped_model[name]) for name, tensor in whole.items())
+    assert not list(tmp_path.glob("*checkpoint*"))
+
+
+def test_training_changes_the_presence_layers_only(tmp_path: Path, train: Train) -> None:
+    train("out")
     before, after = (load_model(tmp_path / name).state_dict() for name in ("model", "out"))
     added = set(after) - set(before)
     assert added and all(name.startswith("head.pointing.presence.") for name in added)
