@@ -1,4 +1,4 @@
-"""How large tables of a model file are stored in 8 bits: integers and one scale per row."""
+"""How the text encoder of a model file is stored in 8 bits: integers and one scale per row."""
 
 from collections.abc import Mapping
 
@@ -6,15 +6,15 @@ import torch
 from torch import Tensor
 
 _SCALE = ".scale"
-_TABLES = ("word_embeddings.weight",)  # of the text encoder, half of its numbers
+_WORDS, _LAYERS = "embeddings.word_embeddings.weight", "text_encoder.bert.encoder."
 
 
 def compress(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors in half precision, the word table in 8 bits."""
+    """Tensors in half precision; word table and linear layers of the text encoder in 8 bits."""
     stored = {}
     for name, tensor in tensors.items():
-        if name.endswith(_TABLES):
-            scale = tensor.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127  # (words, 1)
+        if name.endswith(_WORDS) or (name.startswith(_LAYERS) and tensor.ndim == 2):
+            scale = tensor.abs().amax(1, keepdim=True).clamp(min=1e-12) / 127  # (rows, 1)
             stored[name] = (tensor / scale).round().to(torch.int8)
             stored[name + _SCALE] = scale.float()
         else:

@@ -56,6 +56,10 @@ class TokenFeatures:
             grid=self.grid[own],
         )
 
+    def coarse(self) -> "TokenFeatures":
+        """The same, with pixels at the stride of the tokens."""
+        return replace(self, pixels=fn.avg_pool2d(self.pixels, TOKEN_STRIDE), grid=self.places)
+
 
 @dataclass(frozen=True)
 class Pointed:

@@ -15,7 +15,7 @@ from transformers import BertConfig, BertModel
 from ppmn.config import ModelConfig
 from ppmn.errors import InputError
 from ppmn.model.folder import build_image_encoder
-from ppmn.model.network import Head
+from ppmn.model.network import Head, draw_mean
 from ppmn.model.pointing import Pointing
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ImageEncoder, Pyramid
@@ -181,16 +181,15 @@ def _head_costs(head: Head, pyramid: Pyramid, queries: int) -> dict[str, float]:
 
 
 def _pointing_cost(pointing: Pointing, pyramid: Pyramid, channels_r: int, queries: int, pieces: int) -> float:
-    """Multiply-adds of the image side, the phrase layers, the pointing and the drawing."""
+    """Multiply-adds of the image side, the phrase layers, the pointing, presence and the drawing."""
     F = torch.empty_like(pyramid.levels[1])
     words, phrases = (torch.empty(rows, channels_r, device="meta") for rows in (pieces, queries))
-    drawn = queries * pointing.draws
-    points = torch.zeros(drawn, dtype=torch.long, device="meta")
 
     def run() -> Tensor:
         tokens = pointing.encode(pyramid, F)
         pointing.contextualize([words], tokens, [1])
-        R = pointing.point(phrases, tokens, [queries]).phrases.repeat_interleave(pointing.draws, 0)
-        return pointing.draw(points, R, F[0, :1].expand(drawn, -1, -1), tokens, [drawn])
+        pointed = pointing.point(phrases, tokens, [queries])
+        pointing.present(pointed, phrases, tokens, [queries])
+        return draw_mean(pointing, pointed, F[0, :1].expand(queries, -1, -1), tokens, [queries])
 
     return _multiply_adds(run)[1]["Global"]

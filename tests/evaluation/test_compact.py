@@ -35,7 +35,7 @@ def test_bfloat16_masks_are_close_to_float32(monkeypatch: pytest.MonkeyPatch) ->
         found.append(ppmn.load(device="cpu", runtime="torch").ground(image, narrative))
     for exact, rounded in zip(*found, strict=True):
         assert not np.array_equal(exact.map, rounded.map)
-        assert (exact.mask & rounded.mask).sum() > 0.9 * (exact.mask | rounded.mask).sum()
+        assert (exact.mask & rounded.mask).sum() > 0.85 * (exact.mask | rounded.mask).sum()
 
 
 def test_configuration_is_of_version_2_with_a_threshold_of_its_own() -> None:
@@ -56,7 +56,7 @@ def test_weights_are_small_enough_to_ship() -> None:
     folder = model_folder("compact")
     trained = (folder / "model.safetensors").stat().st_size
     everything = sum(file.stat().st_size for file in folder.parent.rglob("*.safetensors"))
-    assert trained <= 62e6 and everything <= 105e6  # a wheel, which is compressed, stays under 100 MB
+    assert trained <= 54e6 and everything <= 98e6  # a wheel, which is compressed, stays under 100 MB
 
 
 def test_demo_grounds_a_photo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

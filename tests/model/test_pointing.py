@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as fn
 from support.models import random_images, small_config, small_ppmn
 from torch import Tensor
 
@@ -53,7 +54,10 @@ def test_a_new_network_that_points_begins_with_the_maps_of_one_that_does_not(tex
     assert expected.presence is None and found.presence is not None and found.presence.shape == (2,)
 
 
-def test_a_batch_equals_its_images_whatever_their_sizes(model: PPMN) -> None:
+@pytest.mark.parametrize("draws", [1, 3])
+def test_a_batch_equals_its_images_whatever_their_sizes(model: PPMN, draws: int) -> None:
+    assert model.head.pointing
+    model.head.pointing.draws = draws
     images = random_images((64, 96), (96, 64), (64, 64))
     captions = tokens(model, TWO, ONE, TWO)
     with torch.no_grad():
@@ -169,7 +173,7 @@ def test_training_draws_from_tokens_inside_the_mask() -> None:
     assert torch.equal(points[:5], logits[:5].argmax(1))
 
 
-def test_the_last_map_is_the_mean_of_those_of_the_most_probable_tokens(model: PPMN) -> None:
+def test_the_last_map_is_a_mean_with_the_details_of_the_best(model: PPMN) -> None:
     pointing = model.head.pointing
     assert pointing
     images, captions = random_images((64, 96)), tokens(model, TWO)
@@ -178,13 +182,26 @@ def test_the_last_map_is_the_mean_of_those_of_the_most_probable_tokens(model: PP
         found, queries = model(images, captions)
         features = model.encode(model.pyramid(images)).tokens
         assert found.pointed and features and found.certainty is not None
+        R, H, counts = found.pointed.phrases, found.H[-2], queries.counts
         likely = found.pointed.logits.softmax(1).topk(3, 1)
-        mean = torch.zeros_like(found.H[-1])
-        for rank in range(3):
-            points = likely.indices[:, rank]
-            one = pointing.draw(points, found.pointed.phrases, found.H[-2], features, queries.counts)
-            mean += one.sigmoid() * (likely.values[:, rank] / likely.values.sum(1))[:, None, None]
-    torch.testing.assert_close(found.H[-1].sigmoid(), mean)
+        small = fn.avg_pool2d(H[:, None], 2)[:, 0]
+        coarse = [
+            pointing.draw(points, R, small, features.coarse(), counts).sigmoid()
+            for points in likely.indices.T
+        ]
+        for row, tokens_of_row in enumerate(likely.indices):
+            maps = torch.stack([drawn[row] for drawn in coarse])  # (3, h, w)
+            agreement = torch.tensor(
+                [[float((a * b).sum() / (a * a + b * b - a * b).sum()) for b in maps] for a in maps]
+            )
+            weights = likely.values[row] * (agreement.to(maps) @ likely.values[row])
+            weights = weights / weights.sum()
+            best = int(weights.argmax())
+            correction = (weights[:, None, None] * maps).sum(0) - maps[best]
+            points = tokens_of_row[best].repeat(len(R))
+            full = pointing.draw(points, R, H, features, counts)[row].sigmoid()
+            expected = full + fn.interpolate(correction[None, None], scale_factor=2, mode="bilinear")[0, 0]
+            torch.testing.assert_close(found.H[-1][row].sigmoid(), expected.clamp(1e-6, 1 - 1e-6))
     assert bool(((found.certainty >= 0) & (found.certainty <= 1)).all())
 
 
