@@ -1,6 +1,6 @@
 """Choose how the last two maps of a model that points become a mask, on held-out images.
 
-python -m experiments.measure_masks MODEL --data-root PHOTOS [--sides 588x784 ...] [--images 80]
+python -m experiments.measure_masks MODEL --data-root PHOTOS [--sides 588x784 ...] [--draws 1 8 ...]
 
 Every rule is measured on the same phrases: those of two generated narratives of each image (of Flickr the
 captions by people), by Average Recall (full) in all and by split, and expressions of RefCOCO, by the share
@@ -128,12 +128,15 @@ def rows_of(narrative: Narrative, phrase: AnnotatedPhrase, expression: bool) -> 
     )
 
 
-def measure(model: str, sides: str, captions: Sequence[Narrative], expression: bool) -> list[Measured]:
+def measure(
+    model: str, sides: str, draws: int | None, captions: Sequence[Narrative], expression: bool
+) -> list[Measured]:
     """Every phrase under every rule; captions of one image follow each other."""
     torch.set_num_threads(1)
     network = load_mean(model, sides)
     if network.head.pointing is None:
         raise SystemExit(f"{model} does not point")
+    network.head.pointing.draws = draws or network.head.pointing.draws
     grounder = Grounder(network, device="cpu")
     config, found = network.config, []
     encoded, file = None, None
@@ -196,6 +199,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("models", nargs="+", help="names or folders of models; A+B is their mean")
     parser.add_argument("--data-root", type=Path, required=True, help="folder of the sources")
     parser.add_argument("--sides", nargs="+", default=["588x784"], help="short and long side of images")
+    draws = "most probable tokens that maps are drawn from (default: the model's own number)"
+    parser.add_argument("--draws", type=int, nargs="+", default=[None], help=draws)
     parser.add_argument("--images", type=int, default=80, help="with narratives, about (default: 80)")
     parser.add_argument("--referring", type=int, default=40, help="with expressions (default: 40)")
     parser.add_argument("--seed", type=int, default=0, help="equal seeds give equal results (default: 0)")
@@ -214,16 +219,17 @@ def main() -> None:
     (refcoco,) = shared.held_out_sources(args.data_root, ["refcoco"])
     asked = list(expressions(refcoco, args.referring, args.seed))
     with ProcessPoolExecutor(args.processes, get_context("spawn")) as pool:
-        for model, sides in product(args.models, args.sides):
+        for model, sides, draws in product(args.models, args.sides, args.draws):
             parts = []
             for several, expression in ((captions, False), (asked, True)):
                 files = sorted({n.image.file for n in several})
                 for process in range(args.processes):
                     own = set(files[process :: args.processes])
                     mine = sorted((n for n in several if n.image.file in own), key=lambda n: n.image.file)
-                    parts.append(pool.submit(measure, model, sides, mine, expression))
+                    parts.append(pool.submit(measure, model, sides, draws, mine, expression))
             found = [measured for part in parts for measured in part.result()]
-            print(f"{model} at {sides}\n{report(found)}\n", flush=True)
+            drawn = f", {draws} draws" if draws else ""
+            print(f"{model} at {sides}{drawn}\n{report(found)}\n", flush=True)
 
 
 if __name__ == "__main__":

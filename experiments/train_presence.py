@@ -85,7 +85,9 @@ class Training:
         self.pointing = model.head.pointing
         self.presence: Presence = model.head.pointing.presence.requires_grad_(True)
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bfloat16_is_faster())
-        tokens = nn.ModuleList([model.image_encoder, self.pointing.project, self.pointing.position])
+        tokens = nn.ModuleList(
+            [model.get_submodule("image_encoder"), self.pointing.project, self.pointing.position]
+        )
         tokens.extend([self.pointing.image_layers, self.pointing.image_norm])
         self.cache = args.cache / encoder_fingerprint(tokens, "")[:16]
         self.cache.mkdir(parents=True, exist_ok=True)
