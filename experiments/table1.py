@@ -4,7 +4,8 @@ python -m experiments.table1 --data ROOT[:SPLIT][=WEIGHT] ... --test ROOT[:SPLIT
 
 Every row is trained on the same images, with the same generated narratives and the same number of image
 passes, both encoders frozen. Passes of stage one count: it gets half of them, stage two the other half; rows
-of `twice` give each stage the whole budget and train stage two on crossed proposals. Rows that use the
+of `twice` give each stage the whole budget. In rows of `crossed` and `twice`, stage two is trained on
+proposals of networks that had not seen the image, which take passes of their own. Rows that use the
 shipped model stand below the others: its encoder was trained. Thresholds are chosen on the images held out
 from training; the test data is read once per row. Whatever is finished is skipped, what was stopped
 continues; two processes may share DIR, each with its own --rows and OMP_NUM_THREADS=1. The table is written
@@ -47,15 +48,28 @@ from ppmn.evaluation.region_rows import (
 from ppmn.files import make_folder, replacing
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.model.bfloat16 import bfloat16_is_faster
+from ppmn.model.folder import MODEL_FILE, save_model
 from ppmn.presets import override
 from ppmn.training.initial import initial_model
 
 _log = logging.getLogger("ppmn.table1")
-ROWS = ["ppmn", "two_stage", "true_segments", "mcn", "shipped", "twice", "objects"]
+ROWS = [
+    "ppmn",
+    "two_stage",
+    "crossed",
+    "true_segments",
+    "mcn",
+    "shipped",
+    "objects",
+    "twice",
+    "matched_objects",
+]
+USUAL = ROWS[:6]
 CURVES = (  # rows that are drawn
     "PPMN",
     "PPMN without LCPA",
     "two-stage, plurals by text",
+    "two-stage, crossed, plurals by text",
     "two-stage twice, crossed, plurals by text",
     "oracle of stage one",
     "MCN",
@@ -64,7 +78,7 @@ NOTES = (
     "Thresholds are chosen on images held out from training, for each rule and each suppression its own; "
     "PPMN on regions and on true segments keeps that of PPMN.",
     "Stage two saw proposals of images that its stage one was trained on in the rows two-stage, two-stage "
-    "twice and two-stage on objects; not in two-stage twice, crossed, and not in true segments.",
+    "twice and two-stage on objects; not in rows that are crossed, and not in true segments.",
     "Rows on objects start from a trained encoder; their costs are those of stage two alone.",
 )
 PRECISION = "bfloat16" if bfloat16_is_faster() else "float32"
@@ -97,21 +111,30 @@ class Table(Runs):
         grounder = self.opened(two)
         self.measured("PPMN on regions", grounder, snapped_answers(self.opened(self.whole_ppmn()), grounder))
 
+    def crossed(self) -> None:
+        """Row B with stage two on crossed proposals."""
+        self.cross("two-stage, crossed", share=0.5, suffix="-half")
+
     def twice(self) -> None:
-        """Both stages with the whole budget each, stage two on crossed proposals."""
-        one = self.trained("stage-one", self.config("two-stage-small"))
-        halves = [
-            self.trained(f"stage-one-{fold}", self.config("two-stage-small", f"model.fold={fold}"))
-            for fold in ("first", "second")
-        ]
-        config = self.stage_two(one, "model.crossed=halves")
-        cross_proposals(config, self.specs, one, halves, self.out / "cache-regions-crossed")
-        two = self.trained("stage-two-crossed", config, init=one, cache="cache-regions-crossed")
-        self.rules("two-stage twice, crossed", two, [one, *halves, two])
+        """Both stages with the whole budget each, stage two on crossed proposals and on others."""
+        one = self.cross("two-stage twice, crossed")
         uncrossed = self.trained("stage-two", self.stage_two(one), init=one, cache="cache-regions")
         self.rules("two-stage twice", uncrossed, [one, uncrossed])
         self.oracles("stage one twice", one)
         self.note_outcomes("two-stage twice, plurals by text", "oracle of stage one twice")
+
+    def cross(self, title: str, *, share: float = 1.0, suffix: str = "") -> Path:
+        """A system whose stage two is trained on crossed proposals; returns its stage one."""
+        one = self.trained(f"stage-one{suffix}", self.config("two-stage-small", share=share))
+        halves = []
+        for fold in ("first", "second"):
+            half = self.config("two-stage-small", f"model.fold={fold}", share=share)
+            halves.append(self.trained(f"stage-one-{fold}{suffix}", half))
+        config, cache = self.stage_two(one, "model.crossed=halves", share=share), f"cache-crossed{suffix}"
+        cross_proposals(config, self.specs, one, halves, cache=self.out / cache, features=self.cache)
+        two = self.trained(f"stage-two-crossed{suffix}", config, init=one, cache=cache)
+        self.rules(title, two, [one, *halves, two])
+        return one
 
     def stage_two(self, one: Path, *changes: str, share: float = 1.0) -> TrainConfig:
         """The configuration of stage two on a finished stage one."""
@@ -177,19 +200,27 @@ class Table(Runs):
         self.measured("true segments, PPMN", grounder, snapped_answers(grounder), annotated=True)
 
     def objects(self) -> None:
-        """The other stage one: "the object here" of a model that points, drawn on a grid."""
-        pointing = self.args.pointing
-        model = load(pointing, runtime="torch").model.config
+        """The limit of the other stage one: "the object here" of a model that points, drawn on a grid."""
+        folder = self.out / "runs" / "objects"
+        if not (folder / MODEL_FILE).is_file():
+            save_model(initial_model(self.objects_config(), self.args.pointing), folder)
+        self.oracles("objects", folder, "below")
+
+    def matched_objects(self) -> None:
+        """A stage two on these objects."""
+        config, pointing = self.objects_config(), self.args.pointing
+        folder = self.trained("stage-two-objects", config, init=pointing, cache="cache-objects")
+        self.rules("two-stage on objects", folder, [folder], "below")
+
+    def objects_config(self) -> TrainConfig:
+        """The configuration of stage two on objects, with the score that they need."""
+        model = load(self.args.pointing, runtime="torch").model.config
         preset = self.config("two-stage-small", share=0.5)
         shared = {name: getattr(model, name) for name in ("image", "text", "pointing")}
         config = replace(preset, model=changed(preset.model, stage="two", **shared))
         file = self.out / "runs" / "chosen_objects.json"
         score = self.chosen(file, lambda: self.object_scores(config))
-        config = replace(config, model=changed(config.model, min_score=score))
-        folder = self.trained("stage-two-objects", config, init=pointing, cache="cache-objects")
-        self.rules("two-stage on objects", folder, [folder], "below")
-        self.oracles("objects", folder, "below")
-        self.note_outcomes("two-stage on objects, plurals by text", "oracle of objects")
+        return replace(config, model=changed(config.model, min_score=score))
 
     def object_scores(self, config: TrainConfig) -> dict[float, float]:
         """The limit that objects set on held-out images, by the score that they need."""
@@ -254,20 +285,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--test", action="append", required=True, metavar="ROOT[:SPLIT]")
     add("--out", type=Path, required=True)
     add("--cache", type=Path, help="image features that other runs of this encoder and size share")
-    add("--rows", nargs="+", choices=ROWS, default=ROWS[:5], help="any of %(choices)s")
+    add("--rows", nargs="+", choices=ROWS, default=USUAL, help="any of %(choices)s")
     add("--epochs", type=int, default=4)
     add("--batch-size", type=int, default=8)
     add("--sides", type=parse_size, default=(336, 448), metavar="HxW")
     add("--precision", choices=("float32", "bfloat16"), default=PRECISION, help="of training")
     add("--validation-images", type=int, default=100, help="held-out images that settings are chosen on")
-    add("--pointing", type=Path, help="a model that points, for the row `objects`")
+    add("--pointing", type=Path, help="a model that points, for rows on objects")
     add("--seed", type=int, default=0)
     add("--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field in every run")
     args = parser.parse_args(argv)
     if args.epochs % 2:
         parser.error(f"--epochs is {args.epochs}; both stages get half of them, so it must be even")
-    if "objects" in args.rows and args.pointing is None:
-        parser.error("the row objects needs --pointing, a model that points")
+    if {"objects", "matched_objects"} & set(args.rows) and args.pointing is None:
+        parser.error("rows on objects need --pointing, the folder of a model that points")
     show_log()
     make_folder(args.out / "reports")
     table = Table(args)

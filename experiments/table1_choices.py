@@ -165,7 +165,13 @@ def anchor_shapes(specs: Sequence[DataSpec], config: TrainConfig) -> str:
 
 @torch.no_grad()
 def cross_proposals(
-    config: TrainConfig, specs: Sequence[DataSpec], one: Path, halves: Sequence[Path], cache: Path
+    config: TrainConfig,
+    specs: Sequence[DataSpec],
+    one: Path,
+    halves: Sequence[Path],
+    *,
+    cache: Path,
+    features: Path,
 ) -> None:
     """Fill the cache of stage two with regions that were found by networks which had not seen the image.
 
@@ -175,11 +181,14 @@ def cross_proposals(
         one: Stage one of all images, whose regions are used at test.
         halves: Stage one trained on the first and on the second half of the images.
         cache: The folder of the cache.
+        features: The cache that stage one was trained on: what it holds is not encoded again.
     """
     model = initial_model(config, one)
     sources = open_training_sources(specs)
     regions = open_caches(config, cache, model, sources).image
-    assert regions is not None
+    first = load(one).model.requires_grad_(False)
+    tokens = open_caches(replace(config, model=first.config), features, first, sources).image
+    assert regions is not None and tokens is not None
     networks = {fold: load(folder).model for fold, folder in zip(("first", "second"), halves, strict=True)}
     for network in networks.values():
         network.config = changed(network.config, stage="two")
@@ -189,7 +198,8 @@ def cross_proposals(
             key = content_key(file.read_bytes())
             if regions.read(key) is None:
                 network = networks["second" if fold_of(file.stem) == "first" else "first"]
-                image = network.preprocess(read_image(file))
+                image, kept = network.preprocess(read_image(file)), tokens.read(key)
                 with autocast(image.device, config.precision):
-                    (found,) = network.feature_encoder.features([image])
+                    own = [{name: value.float() for name, value in kept.items()}] if kept else None
+                    (found,) = network.feature_encoder.features([image], own)
                 regions.write(key, found)

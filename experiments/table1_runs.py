@@ -68,6 +68,7 @@ class Runs:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args, self.out = args, args.out
+        self.cache: Path = args.cache or args.out / "cache"
         self.specs: list[DataSpec] = [parse_spec(text) for text in args.data]
         self.test = open_narratives_of([parse_spec(text) for text in args.test])
         self.features, self.costs = SharedFeatures(), dict[str, dict[str, float]]()
@@ -96,7 +97,7 @@ class Runs:
         with _held(folder.with_suffix(".lock")):
             if not (folder / MODEL_FILE).is_file():
                 _log.info(f"training {name}")
-                where = self.args.cache if cache == "cache" and self.args.cache else self.out / cache
+                where = self.cache if cache == "cache" else self.out / cache
                 train(config, self.specs, folder, init=init, cache=where)
             if not (folder / CHOSEN).is_file():
                 grounder = self.opened(folder)

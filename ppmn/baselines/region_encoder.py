@@ -37,11 +37,11 @@ class RegionEncoder:
         return self.pyramid(self.features(images))
 
     @torch.no_grad()
-    def features(self, images: Sequence[Tensor]) -> list[Features]:
-        """Vectors and numbers of the regions of each image."""
-        found = []
-        for image in images:
-            regions: Regions = self.method.encode(self.method.image_encoder([image]).float())
+    def features(self, images: Sequence[Tensor], tokens: Sequence[Features] | None = None) -> list[Features]:
+        """Vectors and numbers of the regions of each image; `tokens` are what its encoder returned."""
+        found, encoder = [], self.method.image_encoder
+        for own in tokens or encoder.features(images):
+            regions: Regions = self.method.encode(encoder.pyramid([own]).float())
             found.append(regions.images[0].features())
         return found
 

@@ -46,7 +46,8 @@ from ppmn.training.sources import open_training_sources
 
 POINTING = PointingConfig(channels=16, image_layers=1, phrase_layers=1, features=8)
 MCN_ROWS = ["MCN", "MCN, suppression none", "MCN, suppression hard", "MCN, without boxes"]
-TWO_STAGE = ["two-stage", "two-stage twice, crossed", "two-stage twice", "two-stage on objects"]
+TWO_STAGE = ["two-stage", "two-stage, crossed", "two-stage twice, crossed", "two-stage twice"]
+TWO_STAGE += ["two-stage on objects"]
 RULES = ["plurals by text", "plurals by truth", "one rule"]
 
 
@@ -154,7 +155,8 @@ def test_crossed_proposals_come_from_the_network_that_had_not_seen_the_image(
     )
     model = replace(load(one).model.config, stage="two", crossed="halves")
     config = TrainConfig(model, lr_image=0.0, lr_text=0.0, text_dropout=False)
-    cross_proposals(config, [DataSpec(scenes)], one, (first, second), tmp_path / "cache")
+    caches = {"cache": tmp_path / "cache", "features": tmp_path / "features"}
+    cross_proposals(config, [DataSpec(scenes)], one, (first, second), **caches)
     (source,) = open_training_sources([DataSpec(scenes)])
     folds = set()
     for index in range(3):
@@ -182,7 +184,7 @@ def test_the_row_of_objects_needs_a_model(tmp_path: Path, capsys: pytest.Capture
     command = ["--data", str(tmp_path), "--test", str(tmp_path), "--out", str(tmp_path), "--rows", "objects"]
     with pytest.raises(SystemExit):
         table1.main(command)
-    assert "needs --pointing" in capsys.readouterr().err
+    assert "need --pointing" in capsys.readouterr().err
 
 
 def tiny_fields(backbone: Path) -> list[str]:
@@ -238,6 +240,7 @@ def test_the_whole_table_on_drawn_scenes(
     assert budgets(tmp_path / "out") == {"ppmn": 2, "stage-one-half": 1, "stage-two-half": 1} | {
         "stage-two-true": 1,
         "stage-two-objects": 1,
+        "stage-two-crossed-half": 1,
         "stage-one": 2,
         "stage-two-crossed": 2,
         "mcn": 2,
@@ -249,7 +252,7 @@ def budgets(out: Path) -> dict[str, int]:
     """The epochs of some runs."""
     names = ("ppmn", "stage-one-half", "stage-two-half", "stage-two-true", "stage-two-objects")
     found = {}
-    for name in (*names, "stage-one", "stage-two-crossed", "mcn"):
+    for name in (*names, "stage-two-crossed-half", "stage-one", "stage-two-crossed", "mcn"):
         found[name] = json.loads((out / "runs" / name / "train.json").read_text())["config"]["epochs"]
     return found
 
