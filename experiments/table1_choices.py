@@ -25,8 +25,9 @@ from ppmn.grounding.grounder import Grounder, load
 from ppmn.images import ImageInput, read_image
 from ppmn.model.folder import CONFIG_FILE
 from ppmn.model.method import autocast
+from ppmn.training.dataset import TrainingSet, epoch_batches
 from ppmn.training.encoder_inputs import open_caches
-from ppmn.training.feature_cache import content_key
+from ppmn.training.feature_cache import FeatureCaches, content_key
 from ppmn.training.initial import initial_model
 from ppmn.training.sources import open_training_sources
 
@@ -175,6 +176,8 @@ def cross_proposals(
 ) -> None:
     """Fill the cache of stage two with regions that were found by networks which had not seen the image.
 
+    Only images that the run will draw are taken.
+
     Args:
         config: Of stage two, with `crossed`, so that no other run takes this cache for its own.
         specs: The training data.
@@ -192,14 +195,24 @@ def cross_proposals(
     networks = {fold: load(folder).model for fold, folder in zip(("first", "second"), halves, strict=True)}
     for network in networks.values():
         network.config = changed(network.config, stage="two")
-    for source in sources:
-        for index in range(len(source)):
-            file = source.annotation(index).file
-            key = content_key(file.read_bytes())
-            if regions.read(key) is None:
-                network = networks["second" if fold_of(file.stem) == "first" else "first"]
-                image, kept = network.preprocess(read_image(file)), tokens.read(key)
-                with autocast(image.device, config.precision):
-                    own = [{name: value.float() for name, value in kept.items()}] if kept else None
-                    (found,) = network.feature_encoder.features([image], own)
-                regions.write(key, found)
+    for file in drawn_images(TrainingSet(sources, config, model, FeatureCaches())):
+        key = content_key(file.read_bytes())
+        if regions.read(key) is None:
+            network = networks["second" if fold_of(file.stem) == "first" else "first"]
+            image, kept = network.preprocess(read_image(file)), tokens.read(key)
+            with autocast(image.device, config.precision):
+                own = [{name: value.float() for name, value in kept.items()}] if kept else None
+                (found,) = network.feature_encoder.features([image], own)
+            regions.write(key, found)
+
+
+def drawn_images(data: TrainingSet) -> list[Path]:
+    """The files of the images that a run draws in all of its epochs."""
+    batches = (
+        batch
+        for epoch in range(data.config.epochs)
+        for batch in epoch_batches(data, epoch, data.config.batch_size)
+    )
+    drawn = sorted({number % len(data) for batch in batches for number in batch})
+    references = (data.references[number] for number in drawn)
+    return [data.sources[source].annotation(index).file for source, index in references]

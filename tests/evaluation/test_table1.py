@@ -4,6 +4,7 @@ import json
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from experiments.table1_choices import (
     by_threshold,
     choose_settings,
     cross_proposals,
+    drawn_images,
     set_fields,
 )
 from experiments.table1_runs import Runs
@@ -41,7 +43,8 @@ from ppmn.images import read_image
 from ppmn.model.folder import build_model, save_model
 from ppmn.presets import PRESETS
 from ppmn.synthetic.scenes import write_scenes
-from ppmn.training.feature_cache import content_key
+from ppmn.training.dataset import TrainingSet
+from ppmn.training.feature_cache import FeatureCaches, content_key
 from ppmn.training.sources import open_training_sources
 
 POINTING = PointingConfig(channels=16, image_layers=1, phrase_layers=1, features=8)
@@ -154,13 +157,14 @@ def test_crossed_proposals_come_from_the_network_that_had_not_seen_the_image(
         for seed, (name, fold) in enumerate((("one", "all"), ("first", "first"), ("second", "second")))
     )
     model = replace(load(one).model.config, stage="two", crossed="halves")
-    config = TrainConfig(model, lr_image=0.0, lr_text=0.0, text_dropout=False)
+    frozen: dict[str, Any] = {"lr_image": 0.0, "lr_text": 0.0, "text_dropout": False}
+    config = TrainConfig(model, epochs=1, batch_size=1, **frozen)
     caches = {"cache": tmp_path / "cache", "features": tmp_path / "features"}
     cross_proposals(config, [DataSpec(scenes)], one, (first, second), **caches)
-    (source,) = open_training_sources([DataSpec(scenes)])
+    sources = open_training_sources([DataSpec(scenes)])
+    files = drawn_images(TrainingSet(sources, config, load(one).model, FeatureCaches()))
     folds = set()
-    for index in range(3):
-        file = source.annotation(index).file
+    for file in files[:3]:
         fold = fold_of(file.stem)
         folds.add(fold)
         other: TwoStageSmall = load(second if fold == "first" else first).model
@@ -170,8 +174,10 @@ def test_crossed_proposals_come_from_the_network_that_had_not_seen_the_image(
         key = content_key(file.read_bytes())
         (entry,) = (tmp_path / "cache").rglob(f"{key}.safetensors")
         assert torch.allclose(load_file(entry)["vectors"].float(), own["vectors"], atol=1e-2, rtol=1e-2)
-    files = {source.annotation(i).file for i in range(len(source))}
+    assert len(folds) == 2
     assert len(list((tmp_path / "cache" / "image").rglob("*.safetensors"))) == len(files)
+    part = replace(config, epochs=2, batch_size=2)  # of an odd number of images one is left in an epoch
+    assert set(drawn_images(TrainingSet(sources, part, load(one).model, FeatureCaches()))) <= set(files)
 
 
 def test_ppmn_comes_first_and_rows_trained_otherwise_last() -> None:
