@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as fn
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from ppmn.baselines.mask_queries import QueryMasks
@@ -61,6 +60,8 @@ def pair_costs(masks: Tensor, Y: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]
 @torch.no_grad()
 def assign(masks: Tensor, scores: Tensor, group: QueryGroup) -> tuple[Tensor, Tensor]:
     """The queries and the segments that belong together, by the least sum of costs."""
+    from scipy.optimize import linear_sum_assignment  # of the extra train: the losses alone need it
+
     bce, dice = pair_costs(masks, group.masks, group.valid)
     cost = bce + dice - scores.sigmoid()[:, None]
     queries, segments = linear_sum_assignment(cost.double().cpu().numpy())

@@ -12,7 +12,13 @@ from ppmn.cli import ablate, compare, convert, data, evaluate, export, ground, p
 from ppmn.errors import InputError
 
 # packages that are not part of every installation, by the extra that installs them
-_EXTRAS = {"torch": "torch", "transformers": "torch", "pyarrow": "ray", "matplotlib": "train"}
+_EXTRAS = {
+    "torch": "torch",
+    "transformers": "torch",
+    "pyarrow": "ray",
+    "matplotlib": "train",
+    "scipy": "train",
+}
 COMMANDS = (ground, serve, data, train, evaluate, compare, ablate, profile, convert, export, push)
 
 

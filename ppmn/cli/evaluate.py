@@ -216,18 +216,15 @@ def _answers(
 ) -> tuple["Answers", str, float | None]:
     """What answers, its name and its threshold."""
     import ppmn
-    from ppmn.evaluation.evaluate import mask_threshold, model_answers
+    from ppmn.evaluation.evaluate import mask_threshold
+    from ppmn.evaluation.grounder_answers import grounder_answers
     from ppmn.evaluation.predictions import file_answers, read_predictions
 
     if args.predictions:
         return file_answers(read_predictions(args.predictions, sources)), args.predictions.name, None
     grounder = ppmn.load(args.model, **runtime_options(args))
     threshold = mask_threshold(grounder, args.protocol)
-    if args.protocol == "full" and grounder.runtime.name == "torch":  # proposals do not run elsewhere
-        from ppmn.evaluation.region_rows import own_answers
-
-        return own_answers(grounder), grounder.name, threshold
-    return model_answers(grounder, args.protocol), grounder.name, threshold
+    return grounder_answers(grounder, args.protocol), grounder.name, threshold
 
 
 def _show(

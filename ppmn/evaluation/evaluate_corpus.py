@@ -10,7 +10,8 @@ from ppmn.data.narratives import Narrative
 from ppmn.data.panoptic import DataSpec
 from ppmn.data.partition import SplitPart
 from ppmn.errors import InputError
-from ppmn.evaluation.evaluate import EvaluationRun, evaluate, model_answers, open_narratives_of
+from ppmn.evaluation.evaluate import EvaluationRun, evaluate, open_narratives_of
+from ppmn.evaluation.grounder_answers import grounder_answers
 from ppmn.evaluation.metrics import AverageRecall, Protocol
 from ppmn.grounding.corpus_pool import PoolOptions, connected, run_pool
 from ppmn.grounding.grounder import load
@@ -79,7 +80,7 @@ class NarrativeWorker:
         threads: int | None,
     ) -> None:
         self.sources = open_narratives_of(specs, part)
-        self.answers = model_answers(load(model, device=device, threads=threads), protocol)
+        self.answers = grounder_answers(load(model, device=device, threads=threads), protocol)
         self.protocol, self.keep_predictions = protocol, keep_predictions
 
     def __call__(self, row: dict[str, Any]) -> dict[str, Any]:

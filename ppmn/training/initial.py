@@ -26,11 +26,19 @@ def initial_model(config: TrainConfig, init: Path | None = None) -> Method:
     _freeze_image_encoder(model, config)
     model.text_encoder.requires_grad_(config.lr_text > 0)
     if config.freeze_neck:
-        model.get_submodule("head.neck").requires_grad_(False)
+        _freeze_neck(model)
     if config.freeze_embeddings:
         model.text_encoder.bert.get_input_embeddings().requires_grad_(False)
     model.prepare(initialised=init is not None)
     return model
+
+
+def _freeze_neck(model: Method) -> None:
+    try:
+        model.get_submodule("head.neck").requires_grad_(False)
+    except AttributeError as error:
+        method = model.config.method
+        raise InputError(f"freeze_neck is true, but the method {method!r} has no neck to freeze") from error
 
 
 def _has_image_weights(config: MethodConfig) -> bool:

@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from ppmn.cli import main
 from ppmn.data.panoptic import DataSpec
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import evaluate, open_narratives_of
+from ppmn.evaluation.evaluate_corpus import NarrativeWorker
 from ppmn.evaluation.predictions import Answers
 from ppmn.evaluation.proposal_report import measure_proposals
 from ppmn.evaluation.region_rows import (
@@ -188,6 +191,9 @@ def test_stage_one_continues_and_is_measured_by_its_oracle(
 ) -> None:
     assert main(["evaluate", "--model", str(stage_one), "--data", str(scenes)]) == 0
     assert "Average Recall" in capsys.readouterr().out
+    worker = NarrativeWorker(str(stage_one), [DataSpec(scenes)], "all", "full", False, "cpu", 1)
+    row = {"source": next(iter(worker.sources)), "first": 0, "last": 1}
+    assert worker(row)["fault"] == ""  # as the command measures it
     with pytest.raises(InputError, match="only proposes regions"):
         ppmn.load(stage_one, device="cpu").ground(next(scenes.rglob("*.jpg")), "a dog")
 
@@ -198,3 +204,16 @@ def test_stage_two_without_stage_one_is_refused(
     fields = fresh(text, *STAGE_TWO, "stage=two")
     assert main(arguments("two-stage-small", scenes, tmp_path / "run", fields)) == 2
     assert "give --init its model" in capsys.readouterr().err
+
+
+def test_methods_are_opened_without_the_packages_of_training() -> None:
+    code = "import sys; sys.modules['scipy'] = None; import ppmn.grounding.methods"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_method_without_a_neck_refuses_to_freeze_it(
+    scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = arguments("mcn-small", scenes, tmp_path / "run", fresh(text, "language=16"))
+    assert main([*command, "--set=freeze_neck=true"]) == 2
+    assert "has no neck to freeze" in capsys.readouterr().err
