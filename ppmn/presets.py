@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from ppmn.config import (
@@ -107,7 +107,10 @@ def override(config: Any, name: str, text: str) -> Any:
     if first not in known:
         raise InputError(f"{type(config).__name__} has no field {first!r}; there are {', '.join(known)}")
     if rest:
-        return replace(config, **{first: override(getattr(config, first), rest, text)})
+        inner = getattr(config, first)
+        if not is_dataclass(inner):
+            raise InputError(f"{name} cannot be set: {first} is {inner!r}, which has no fields")
+        return replace(config, **{first: override(inner, rest, text)})
     try:
         value = json.loads(text)
     except json.JSONDecodeError:

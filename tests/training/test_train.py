@@ -234,6 +234,8 @@ def test_unreadable_image_is_named_and_fatal_unless_skipped(
         (["--set", "model.rouns=1"], "rouns"),
         (["--set", "model.rounds=two"], "two"),
         (["--set", "epochs"], "FIELD=VALUE"),
+        (["--set", "model.pointing.draws=8"], "pointing is None"),
+        (["--set", "model.rounds.x=1"], "rounds is 1"),
         (["--epochs", "0"], "epochs is 0"),
         (["--set", "validation_fraction=0.9999999"], "empty"),
         (["--set", "lr_image=0"], "frozen"),
