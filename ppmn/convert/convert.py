@@ -197,7 +197,7 @@ def convert(files: Sequence[Path], text: str | None, config: ModelConfig) -> tup
         raise InputError(f"{parts['head'].where} holds a head of the variant released, not {config.variant}")
     config = replace(config, **parts["head"].shape) if "head" in parts else config
     if "image" in parts:
-        config = replace(config, image=replace(config.image, **parts["image"].shape))
+        config = replace(config, image=_resnet(config, parts["image"]))
     config = replace(config, text=TextConfig(text or config.text.source))
     try:
         text_encoder, bert = bert_from(config.text.source, config, parts.get("text"))
@@ -211,6 +211,14 @@ def convert(files: Sequence[Path], text: str | None, config: ModelConfig) -> tup
     if "head" in parts:
         copy_tensors(model.head, parts["head"].tensors, parts["head"].where)
     return model, _report(parts | ({"text": bert} if bert else {}), config)
+
+
+def _resnet(config: ModelConfig, part: Part) -> ResNetConfig:
+    """The ResNet of a configuration, of the shape that a file holds."""
+    if not isinstance(config.image, ResNetConfig):
+        ours = config.image.kind
+        raise InputError(f"{part.where} holds a ResNet, and the image encoder of the preset is {ours}")
+    return replace(config.image, **part.shape)
 
 
 def _is_torchvision(config: ModelConfig) -> bool:

@@ -272,6 +272,8 @@ def test_errors_of_the_command(place: Path, bert: Path, capsys: pytest.CaptureFi
     assert "nowhere.pth" in said(str(place / "nowhere.pth"))
     torch.save(checkpoint(model=head_state(1)), place / "c.pth")
     assert "both" in said(str(place / "c.pth"), str(place / "c.pth"))
+    torch.save(torchvision_state(18), place / "r.pth")
+    assert "is dinov2" in said(str(place / "r.pth"), "--preset", "compact")
     assert "not paper" in said(str(place / "c.pth"), "--preset", "paper", "--text", str(bert))
     (place / "out").mkdir()
     (place / "out" / "config.json").write_text("{}")
