@@ -138,7 +138,8 @@ class BackboneFPN(nn.Module):
     def frozen_part(self) -> tuple[nn.Module, str]:
         """The module that `features` runs, and what else decides its output; the pyramid does not."""
         backbone: nn.Module = self.backbone
-        return backbone, f"{self.backbone.config.model_type} {self.backbone.out_features} {self.config.mean}"
+        kind = f"{self.backbone.config.model_type} {self.backbone.out_features}"
+        return backbone, f"{kind} {self.config.mean} {self.config.deviation}"
 
     def feature_count(self, height: int, width: int) -> int:
         """How many numbers `features` returns for a resized image of this size."""

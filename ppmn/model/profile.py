@@ -14,12 +14,11 @@ from transformers import BertConfig, BertModel
 
 from ppmn.config import ModelConfig
 from ppmn.errors import InputError
-from ppmn.model.folder import build_image_encoder
+from ppmn.model.folder import build_image_encoder, build_text_encoder
 from ppmn.model.network import Head, draw_mean
 from ppmn.model.pointing import Pointing
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ImageEncoder, Pyramid
-from ppmn.model.text import TextEncoder
 from ppmn.types import Size
 
 _CLAIMS = {"matching": 1.14e9, "LCPA": 2.03e9}  # "GFLOPs" in section 4.3 of the paper
@@ -103,7 +102,7 @@ def encoders_without_weights(config: ModelConfig) -> tuple[ImageEncoder, nn.Modu
         encoder = build_image_encoder(config)
         bert = BertModel(BertConfig(), add_pooling_layer=False)
     if config.text.source != "bert-base-uncased":
-        bert = TextEncoder.from_source(config.text.source, config.query, weights=False).bert
+        bert = build_text_encoder(config, weights=False).bert
     return encoder.to("meta"), bert.to("meta")
 
 

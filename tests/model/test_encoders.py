@@ -47,6 +47,12 @@ def test_backbone_grounds_saves_and_batches(family: str, text: Path, tmp_path: P
     assert count == model.image_encoder.feature_count(side, 2 * side)
 
 
+def test_caches_of_backbones_tell_their_deviations_apart(text: Path, tmp_path: Path) -> None:
+    source = backbone_folder(tmp_path / "backbone", "dinov2")
+    configs = [config_of(text, source), config_of(text, source, deviation=(1.0, 1.0, 1.0))]
+    assert len({build_model(config).image_encoder.frozen_part()[1] for config in configs}) == 2
+
+
 @pytest.mark.parametrize(("layers", "trained"), [(0, "none"), (1, "some"), (9, "all")])
 def test_backbone_is_frozen_partly_or_wholly_trained(
     layers: int, trained: str, text: Path, tmp_path: Path

@@ -87,6 +87,7 @@ def test_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["profile", "--pieces", "1000"]) == 2
     assert "512" in capsys.readouterr().err
     assert main(["profile", "--phrases", "0"]) == 2
+    assert main(["profile", "--preset", "scenes"]) == 0
     with pytest.raises(SystemExit):
         main(["profile", "--size", "800"])
 
