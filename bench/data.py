@@ -170,6 +170,8 @@ def main() -> None:
             "categories": [],
             "complete": True,
             "skipped": 0,
+            "images_without": 0,
+            "expressions": 0,
             "problems": 0,
         }
         write_index(make_narratives(root, args.narratives), metadata, root, "train", index)

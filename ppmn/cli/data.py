@@ -55,6 +55,7 @@ def _narrate(args: argparse.Namespace) -> None:
 
     spec = parse_spec(args.data)
     options = {"seed": args.seed, "epoch": args.epoch, "negative_phrases": args.negative_phrases}
+    options["incomplete"] = spec.incomplete
     narratives, phrases, grounded = narrate_split(spec.root, spec.split, args.out, **options)
     print(f"{args.out}: {narratives} narratives, {phrases} noun phrases, {grounded} grounded")
 

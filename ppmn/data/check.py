@@ -80,6 +80,10 @@ def _count(report: CheckReport, narratives: list[Narrative]) -> None:
 def _annotation_problems(panoptic: Panoptic) -> Iterator[DataProblem]:
     for image_id in panoptic.unannotated:
         yield DataProblem(image_id, "the image has no annotation")
+    for image_id in panoptic.unlisted:
+        yield DataProblem(image_id, "the image is annotated but not listed")
+    for image_id in panoptic.repeated:
+        yield DataProblem(image_id, "the image has several annotations, of which the last is read")
     for image_id, times in Counter(image.id for image in panoptic.images).items():
         if times > 1:
             yield DataProblem(image_id, f"the image is listed {times} times")

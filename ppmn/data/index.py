@@ -21,7 +21,7 @@ from ppmn.data.panoptic import Category, PanopticImage, Segment, panoptic_file, 
 from ppmn.errors import InputError
 from ppmn.files import cache_folder, existing_file, replacing
 
-_VERSION = 5  # of the index; part of its file name
+_VERSION = 6  # of the index; part of its file name
 _MAGIC = b"narratives"  # at the end of an index that is complete
 
 
@@ -31,7 +31,8 @@ class Narratives(Sequence[Narrative]):
     They stay in a memory-mapped file: workers share one copy, and only the file's name is pickled.
     `fingerprint` is the SHA-256 of the annotations that they were read from, `complete` says whether these
     are complete (see `Panoptic`), `skipped` how many narratives of the file have no grounded phrase and
-    are left out, and `problems` how many problems there are; `ppmn data check` lists them.
+    are left out, `images_without` how many annotated images have no narrative here, `expressions` how many
+    expressions their segments have, and `problems` how many problems there are; `ppmn data check` lists them.
     """
 
     def __init__(self, root: Path, split: str, file: Path):
@@ -46,6 +47,8 @@ class Narratives(Sequence[Narrative]):
         self.fingerprint: str = metadata["fingerprint"]
         self.complete: bool = metadata["complete"]
         self.skipped: int = metadata["skipped"]
+        self.images_without: int = metadata["images_without"]
+        self.expressions: int = metadata["expressions"]
         self.problems: int = metadata["problems"]
 
     def __reduce__(self) -> tuple[type, tuple[Path, str, Path]]:
@@ -100,11 +103,11 @@ def open_narratives(root: Path, split: str) -> Narratives:
     except (OSError, ValueError, KeyError, TypeError):  # missing or damaged
         _build(root, split, fingerprint, index)
         narratives = Narratives(root, split, index)
-    if narratives.problems:
-        warnings.warn(
-            f"{root} split {split}: {narratives.problems} problems; `ppmn data check {root}` lists them",
-            stacklevel=2,
-        )
+    found = f"{narratives.problems} problems; `ppmn data check {root}` lists them"
+    skipped = f"{narratives.skipped} narratives without a grounded phrase are left out"
+    for count, text in ((narratives.problems, found), (narratives.skipped, skipped)):
+        if count:
+            warnings.warn(f"{root} split {split}: {text}", stacklevel=2)
     return narratives
 
 
@@ -129,7 +132,9 @@ def _build(root: Path, split: str, fingerprint: str, index: Path) -> None:
         "categories": [asdict(c) for c in panoptic.categories.values()],
         "complete": panoptic.complete,
         "skipped": len(narratives) - len(grounded),
-        "problems": len(problems),
+        "images_without": len({i.id for i in panoptic.images} - {n.image.id for n in grounded}),
+        "expressions": sum(len(s.expressions) for i in panoptic.images for s in i.segments),
+        "problems": len(problems) + len(panoptic.unlisted) + len(panoptic.repeated),
     }
     write_index(grounded, metadata, root, split, index)
 

@@ -1,6 +1,7 @@
 """COCO panoptic annotations: one JSON file of segments, and one PNG of segment ids per image."""
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,11 @@ IGNORE_ID = 16_777_215  # white in the PNG: pixels that count neither as inside 
 
 @dataclass(frozen=True)
 class DataSpec:
-    """A folder of data, one split of it or all, and how often it is drawn from relative to others.
+    """A folder of data, and one split of it or all.
 
-    `incomplete` says that not all that its categories name is annotated, whatever its files say.
+    The weight is how often each image of a source is used in an epoch of training: 3 is three times, 0.2 a
+    random fifth of its images. `incomplete` says that not all that its categories name is annotated,
+    whatever its files say.
     """
 
     root: Path
@@ -33,6 +36,23 @@ class DataSpec:
     def splits(self) -> list[str]:
         """The split that is named, otherwise all splits of the folder."""
         return [self.split] if self.split else splits(self.root)
+
+
+def source_name(root: Path, split: str) -> str:
+    """`folder:split`, by which reports name a source."""
+    return f"{root.resolve().name}:{split}"
+
+
+def named_splits(specs: Sequence[DataSpec]) -> Iterator[tuple[str, DataSpec, str]]:
+    """The name of every split that is meant, its specification and the split; one name twice is refused."""
+    roots: dict[str, Path] = {}
+    for spec in specs:
+        for split in spec.splits:
+            name = source_name(spec.root, split)
+            if name in roots:
+                raise InputError(f"two sources are called {name}, in {roots[name]} and in {spec.root}")
+            roots[name] = spec.root
+            yield name, spec, split
 
 
 @dataclass(frozen=True)
@@ -73,6 +93,11 @@ class PanopticImage:
     width: int
     segments: tuple[Segment, ...]
 
+    @property
+    def described(self) -> bool:
+        """Whether people wrote expressions of any segment."""
+        return any(s.expressions for s in self.segments)
+
     def ids(self) -> SegmentIds:
         """Segment id of every pixel, (H, W)."""
         return read_ids(self.segmentation)
@@ -91,6 +116,8 @@ class Panoptic:
     categories: dict[int, Category]
     images: tuple[PanopticImage, ...]
     unannotated: tuple[int, ...] = ()  # ids of images that the file lists but does not annotate
+    unlisted: tuple[int, ...] = ()  # ids of images that the file annotates but does not list
+    repeated: tuple[int, ...] = ()  # ids of images with several annotations, of which the last is read
     complete: bool = True
 
 
@@ -158,13 +185,16 @@ def read_panoptic(root: Path, split: str) -> Panoptic:
             if image["id"] in annotations
         )
         unannotated = tuple(i["id"] for i in raw["images"] if i["id"] not in annotations)
-        described = any(s.expressions for image in images for s in image.segments)
-        complete = bool(raw.get("complete", not described))
+        listed = {i["id"] for i in raw["images"]}
+        unlisted = tuple(id for id in annotations if id not in listed)
+        times = Counter(a["image_id"] for a in raw["annotations"])
+        repeated = tuple(id for id, count in times.items() if count > 1)
+        complete = bool(raw.get("complete", not any(image.described for image in images)))
     except KeyError as error:
         raise InputError(f"{file} is not a COCO panoptic file: an entry has no {error}") from error
     except (TypeError, ValueError, AttributeError) as error:
         raise InputError(f"{file} is not a COCO panoptic file ({error})") from error
-    return Panoptic(root, split, categories, images, unannotated, complete)
+    return Panoptic(root, split, categories, images, unannotated, unlisted, repeated, complete)
 
 
 def _image(

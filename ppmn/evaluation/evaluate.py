@@ -11,7 +11,7 @@ from PIL import Image
 from tqdm import tqdm
 
 from ppmn.data.narratives import AnnotatedPhrase, Narrative
-from ppmn.data.panoptic import IGNORE_ID, DataSpec, PanopticImage
+from ppmn.data.panoptic import IGNORE_ID, DataSpec, PanopticImage, named_splits
 from ppmn.data.partition import SplitPart
 from ppmn.data.targets import Rows, targets_ppmn2022
 from ppmn.distributed import gather_objects, is_main_process, process_count, process_rank
@@ -62,16 +62,12 @@ class EvaluationRun:
 def open_narratives_of(specs: Sequence[DataSpec], part: SplitPart = "all") -> dict[str, NarrativeSource]:
     """The narratives of every split that is meant, by `folder:split`; see `select_narratives`."""
     sources: dict[str, NarrativeSource] = {}
-    for spec in specs:
+    for name, spec, split in named_splits(specs):
         if spec.weight != 1:
             raise InputError(
                 f"{spec.root} has weight {spec.weight:g}; an evaluation counts every phrase once"
             )
-        for split in spec.splits:
-            name = f"{spec.root.resolve().name}:{split}"
-            if name in sources:
-                raise InputError(f"two sources are called {name}, one of them in {spec.root}")
-            sources[name] = select_narratives(spec.root, split, part)
+        sources[name] = select_narratives(spec.root, split, part, incomplete=spec.incomplete)
     if part != "all" and not any(sources.values()):
         raise InputError(f"no image of {', '.join(sources)} is in the part {part}")
     return sources

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from ppmn.data.panoptic import IGNORE_ID, DataSpec, PanopticImage, Segment, read_panoptic
+from ppmn.data.panoptic import IGNORE_ID, DataSpec, PanopticImage, Segment, named_splits, read_panoptic
 from ppmn.data.partition import SplitPart, in_part
 from ppmn.distributed import gather_objects, is_main_process, process_count, process_rank
 from ppmn.errors import InputError
@@ -56,16 +56,11 @@ class ExpressionScore:
 def open_referring(specs: Sequence[DataSpec], part: SplitPart = "all") -> dict[str, list[PanopticImage]]:
     """The images of every split that is meant that have expressions, by `folder:split`."""
     sources: dict[str, list[PanopticImage]] = {}
-    for spec in specs:
-        for split in spec.splits:
-            images = read_panoptic(spec.root, split).images
-            described = [i for i in images if any(s.expressions for s in i.segments)]
-            if not described:
-                raise InputError(f"{spec.root} split {split} has no segment with expressions")
-            name = f"{spec.root.resolve().name}:{split}"
-            if name in sources:
-                raise InputError(f"two sources are called {name}, one of them in {spec.root}")
-            sources[name] = [i for i in described if in_part(i, part)]
+    for name, spec, split in named_splits(specs):
+        described = [i for i in read_panoptic(spec.root, split).images if i.described]
+        if not described:
+            raise InputError(f"{spec.root} split {split} has no segment with expressions")
+        sources[name] = [i for i in described if in_part(i, part)]
     if not any(sources.values()):
         raise InputError(f"no image of {', '.join(sources)} is in the part {part}")
     return sources

@@ -45,10 +45,15 @@ class NarrativeSubset(Sequence[Narrative]):
 NarrativeSource = Narratives | NarrativeSubset
 
 
-def select_narratives(root: Path, split: str, part: SplitPart) -> NarrativeSource:
-    """The narratives of one part of a split: those of its file, or generated ones where it has none."""
+def select_narratives(
+    root: Path, split: str, part: SplitPart, *, incomplete: bool = False
+) -> NarrativeSource:
+    """The narratives of one part of a split: those of its file, or generated ones where it has none.
+
+    `incomplete` says that not all that the categories name is annotated, whatever the file says.
+    """
     if not narratives_file(root, split).is_file():
-        return _generate(root, split, part)
+        return _generate(root, split, part, incomplete)
     narratives = open_narratives(root, split)
     if part == "all":
         return narratives
@@ -78,9 +83,14 @@ def read_segment_ids(image: PanopticImage) -> SegmentIds:
     return ids
 
 
-def _generate(root: Path, split: str, part: SplitPart) -> NarrativeSubset:
+def _generate(root: Path, split: str, part: SplitPart, incomplete: bool) -> NarrativeSubset:
     panoptic = read_panoptic(root, split)
-    narrator = Narrator(panoptic.categories, complete=panoptic.complete)
+    complete = panoptic.complete and not incomplete
+    if not complete and not any(image.described for image in panoptic.images):
+        raise InputError(
+            f"{root}:{split} is incomplete and has neither narratives nor expressions to measure"
+        )
+    narrator = Narrator(panoptic.categories, complete=complete)
     chosen = [(i, image) for i, image in enumerate(panoptic.images) if in_part(image, part)]
     narratives = [
         generated_narrative(narrator, image, index, TrainConfig.seed)

@@ -16,19 +16,29 @@ from ppmn.synthetic.narrator import Narrator, rng_for
 
 
 def narrate_split(
-    root: Path, split: str | None, out: Path, *, seed: int = 0, epoch: int = 0, negative_phrases: int = 0
+    root: Path,
+    split: str | None,
+    out: Path,
+    *,
+    seed: int = 0,
+    epoch: int = 0,
+    negative_phrases: int = 0,
+    incomplete: bool = False,
 ) -> tuple[int, int, int]:
-    """Write one caption per image; return the numbers of captions, noun phrases and grounded ones."""
+    """Write one caption per image; return the numbers of captions, noun phrases and grounded ones.
+
+    `incomplete` says that not all that the categories name is annotated, whatever the file says.
+    """
     found = [split] if split else splits(root)
     if len(found) != 1:
         raise InputError(f"{root} has the splits {', '.join(found)}: name one as {root}:SPLIT")
     panoptic = read_panoptic(root, found[0])
-    described = any(s.expressions for image in panoptic.images for s in image.segments)
-    if not panoptic.complete and not described:
+    complete = panoptic.complete and not incomplete
+    if not complete and not any(image.described for image in panoptic.images):
         raise InputError(
             f"{root}:{found[0]} is incomplete and no segment has expressions: nothing can be said"
         )
-    narrator = Narrator(panoptic.categories, complete=panoptic.complete)
+    narrator = Narrator(panoptic.categories, complete=complete)
     entries, phrases, grounded = [], 0, 0
     title = f"{root.name}:{panoptic.split}"
     for index, image in enumerate(tqdm(panoptic.images, unit="image", desc=title, disable=None)):

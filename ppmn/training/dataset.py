@@ -242,9 +242,12 @@ def batch_targets(items: Sequence[Item], config: TrainConfig) -> BatchTargets:
 
 
 def epoch_batches(data: TrainingSet, epoch: int, batch_size: int) -> list[list[int]]:
-    """The batches of an epoch: sources in proportion to their weights, images of similar shape together."""
+    """The batches of an epoch: sources as often as their weights say, images of similar shape together."""
     rng = np.random.default_rng((data.config.seed, epoch, 1))
     numbers = np.concatenate([_source_numbers(data, s, rng) for s in range(len(data.sources))])
+    if not len(numbers):
+        weights = ", ".join(f"{source.name} {source.weight:g}" for source in data.sources)
+        raise InputError(f"the weights leave no image for an epoch: {weights}")
     rng.shuffle(numbers)
     batch_size = min(batch_size, len(numbers))
     batches: list[list[int]] = []

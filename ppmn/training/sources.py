@@ -11,9 +11,17 @@ import numpy as np
 from PIL import Image
 
 from ppmn.config import Augment
-from ppmn.data.index import open_narratives
+from ppmn.data.index import Narratives, open_narratives
 from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
-from ppmn.data.panoptic import IGNORE_ID, UNLABELED, DataSpec, PanopticImage, read_panoptic
+from ppmn.data.panoptic import (
+    IGNORE_ID,
+    UNLABELED,
+    DataSpec,
+    PanopticImage,
+    named_splits,
+    read_panoptic,
+    source_name,
+)
 from ppmn.errors import InputError
 from ppmn.evaluation.selection import generated_narrative
 from ppmn.images import read_image
@@ -51,19 +59,20 @@ class TrainingSample:
 
 
 class Source:
-    """One split of one folder; images without annotated narratives are narrated.
+    """One split of one folder; a split without a file of narratives is narrated.
 
     `incomplete` says that not all that its categories name is annotated, whatever its files say.
     """
 
     def __init__(self, root: Path, split: str, weight: float = 1.0, *, incomplete: bool = False) -> None:
-        self.name, self.weight = f"{root.name}:{split}", weight
+        self.name, self.weight = source_name(root, split), weight
         self.narratives: Sequence[Narrative] | None = None
         self.images: Sequence[PanopticImage] = ()
         if narratives_file(root, split).is_file():
             narratives = open_narratives(root, split)
             self.narratives, self.categories = narratives, narratives.categories
             self.fingerprint, self.complete = narratives.fingerprint, narratives.complete
+            self._warn_of_unused(narratives)
         else:
             panoptic = read_panoptic(root, split)
             self.categories, self.images = panoptic.categories, panoptic.images
@@ -77,9 +86,17 @@ class Source:
         # Unlabelled pixels are unknown where stuff is annotated too, and background elsewhere.
         self.ignore_ids = (UNLABELED, IGNORE_ID) if has_stuff and self.complete else (IGNORE_ID,)
 
+    def _warn_of_unused(self, narratives: Narratives) -> None:
+        """Say what is not trained on where a split has narratives."""
+        images, expressions = narratives.images_without, narratives.expressions
+        if images:
+            _log.warning(f"{self.name}: {images} images without narratives are not used")
+        if expressions:
+            _log.warning(f"{self.name}: {expressions} expressions are not used beside narratives")
+
     def _keep_described(self, name: str) -> None:
         """Of an incomplete source without narratives, only what people described can be trained on."""
-        described = tuple(i for i in self.images if any(s.expressions for s in i.segments))
+        described = tuple(i for i in self.images if i.described)
         if not described:
             raise InputError(f"{name} is incomplete and has neither narratives nor expressions to train on")
         if len(described) < len(self.images):
@@ -126,7 +143,7 @@ class Source:
         narrate = partial(
             self.narrator.captions, rng=rng, count=narratives_per_image, negative_phrases=negative_phrases
         )
-        if any(s.expressions for s in annotation.segments):
+        if annotation.described:
             flipped = augment.flip and image_rng.random() < 0.5
             image, ids = mirror(image, ids) if flipped else (image, ids)
             captions = narrate(annotation, ids, np.asarray(image), mirrored=flip != flipped)
@@ -180,10 +197,8 @@ def _with_targets(captions: Sequence[GeneratedCaption]) -> tuple[GeneratedCaptio
 
 def open_training_sources(specs: Sequence[DataSpec]) -> list[Source]:
     """All splits that are meant; a folder without a split means all of its splits."""
-    sources = []
-    for spec in specs:
-        for split in spec.splits:
-            sources.append(Source(spec.root, split, spec.weight, incomplete=spec.incomplete))
+    named = list(named_splits(specs))  # what is refused is refused before anything is read
+    sources = [Source(spec.root, split, spec.weight, incomplete=spec.incomplete) for _, spec, split in named]
     if not any(len(source) for source in sources):
         raise InputError(f"there is nothing to train on in {', '.join(str(spec.root) for spec in specs)}")
     return sources

@@ -101,6 +101,14 @@ DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
     (panoptic(lambda p: p["categories"].pop()), "7: segment 300 is of category 193, which is not listed"),
     (panoptic(lambda p: p["images"].append(OTHER)), "8: the image has no annotation"),
     (panoptic(lambda p: p["images"].append(p["images"][0])), "7: the image is listed 2 times"),
+    (
+        panoptic(lambda p: p["annotations"].append(p["annotations"][0])),
+        "7: the image has several annotations",
+    ),
+    (
+        panoptic(lambda p: p["annotations"].append(p["annotations"][0] | {"image_id": 9})),
+        "9: the image is annotated but not listed",
+    ),
 ]
 
 

@@ -1,5 +1,6 @@
 """Captions from what people wrote of segments, and incomplete annotations."""
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,9 @@ from ppmn.cli import main
 from ppmn.cli.arguments import parse_spec
 from ppmn.config import Augment
 from ppmn.data.narratives import AnnotatedPhrase
-from ppmn.data.panoptic import read_panoptic
+from ppmn.data.panoptic import DataSpec, read_panoptic
 from ppmn.errors import InputError
+from ppmn.evaluation.evaluate import open_narratives_of
 from ppmn.synthetic.captions import GeneratedCaption, mirror_caption, swap_sides
 from ppmn.synthetic.expressions import MAX_PER_IMAGE, MAX_PER_SEGMENT, split_head
 from ppmn.synthetic.narrator import Narrator, rng_for
@@ -172,7 +174,38 @@ def test_incomplete_annotations_without_expressions_are_refused(tmp_path: Path) 
     root = write_painted_images(tmp_path / "set", complete=False)
     with pytest.raises(InputError, match="neither narratives nor expressions"):
         Source(root, "val")
+    with pytest.raises(InputError, match="neither narratives nor expressions"):
+        open_narratives_of([DataSpec(root)])
     assert main(["data", "narrate", str(root), "-o", str(tmp_path / "out.json")]) == 2
+
+
+def test_what_is_said_to_be_incomplete_is_narrated_by_expressions_alone(tmp_path: Path) -> None:
+    root = write_painted_images(tmp_path / "set", segment={"expressions": ["it"]}, complete=True)
+    assert main(["data", "narrate", f"{root},incomplete", "-o", str(tmp_path / "out.json")]) == 0
+    (rows,) = open_narratives_of([DataSpec(root, incomplete=True)]).values()
+    said = {n.caption[p.start : p.end] for n in rows for p in n.phrases}
+    written = json.loads((tmp_path / "out.json").read_text())
+    assert said == {part["utterance"] for n in written for part in n["segments"] if part["noun"]} == {"it"}
+
+
+def test_two_sources_of_one_name_are_refused(tmp_path: Path) -> None:
+    roots = [write_painted_images(tmp_path / folder / "set") for folder in ("a", "b")]
+    with pytest.raises(InputError, match=r"two sources are called set:val, in .*a/set and in .*b/set"):
+        open_training_sources([DataSpec(root) for root in roots])
+
+
+def test_what_training_does_not_use_beside_narratives_is_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = write_painted_images(tmp_path / "set", segment={"expressions": ["it"]}, complete=True)
+    file = root / "annotations/png_coco_val.json"
+    assert main(["data", "narrate", str(root), "-o", str(file)]) == 0
+    file.write_text(json.dumps(json.loads(file.read_text())[:1]))
+    with caplog.at_level("WARNING", "ppmn"):
+        source = Source(root, "val")
+    count = len(read_panoptic(root, "val").images) - len(source)
+    assert f"set:val: {count} images without narratives are not used" in caplog.messages
+    assert any("expressions are not used beside narratives" in message for message in caplog.messages)
 
 
 @pytest.mark.parametrize("expressions", ["left man", [1], {"a": "b"}])
