@@ -145,7 +145,7 @@ def test_weights_decide_how_often_samples_are_seen(scenes: Path, text: Path, tmp
     seen = [{n for b in epoch_batches(halves, epoch, 4) for n in b} for epoch in range(2)]
     assert [len(s) for s in seen] == [12, 12] and seen[0] != seen[1]
     nothing = TrainingSet([Source(scenes, "train", 0.001)], config, model, FeatureCaches())
-    with pytest.raises(InputError, match="leave no image for an epoch: .*:train 0.001"):
+    with pytest.raises(InputError, match=r"leave no image for an epoch: .*:train 0\.001"):
         epoch_batches(nothing, 0, 4)
 
 
