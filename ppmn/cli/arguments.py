@@ -82,8 +82,8 @@ def parse_size(text: str) -> "Size":
 def parse_spec(text: str) -> "DataSpec":
     """Read `ROOT[:SPLIT][=WEIGHT][,incomplete]`.
 
-    A weight is how often a source is sampled, relative to the others; `incomplete` says that not all that
-    its categories name is annotated.
+    The weight is how often each image of a source is used in an epoch: 3 is three times, 0.2 a random fifth
+    of its images; 1 by default. `incomplete` says that not all that its categories name is annotated.
     """
     from ppmn.data.panoptic import DataSpec, splits
 

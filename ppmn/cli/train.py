@@ -14,10 +14,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_training_arguments(parser)
     add_out(parser, "the run's folder")
     add = parser.add_argument
+    add("--seed", type=int, help="seed of the run (default: the preset's)")
     add("--skip-bad", type=int, default=0, metavar="N", help="skip up to N images that cannot be read")
     log = "where curves are shown (default: tensorboard if it is installed)"
     add("--log", choices=("wandb", "tensorboard", "none"), help=log)
-    add("--dry-run", action="store_true", help="check data, memory and one step; estimate the time")
+    add("--dry-run", action="store_true", help="check data and memory, take two steps; estimate the time")
     add_engine(parser)
     add_threads(parser, "1 for each actor; with --engine ray only --cache is filled, and nothing is trained")
 
@@ -27,13 +28,12 @@ def add_training_arguments(sub: argparse.ArgumentParser) -> None:
     add = sub.add_argument
     presets = "paper, compact, mcn-small or another, a wrong name lists all; finetune by default with --init"
     add("--preset", help=presets)
-    data = "data set to train on; repeatable, sampled in proportion to the weights"
+    data = "data set to train on; repeatable; each image is used WEIGHT times an epoch, 0.2: a random fifth"
     add("--data", action="append", required=True, metavar="ROOT[:SPLIT][=WEIGHT]", help=data)
     add("--init", metavar="MODEL", help="name, folder or hub name of a model to start from")
     add("--cache", type=Path, metavar="DIR", help="keep the outputs of frozen encoders")
     add("--epochs", type=int, help="number of epochs (default: the preset's)")
     add("--batch-size", type=int, help="images per step (default: the preset's)")
-    add("--seed", type=int, help="seed of the run (default: the preset's)")
     change = "change any field of the configuration, as model.rounds=2; repeatable"
     add("--set", action="append", default=[], metavar="FIELD=VALUE", help=change)
 
@@ -60,7 +60,7 @@ def training_config(args: argparse.Namespace) -> Any:
         model = read_config(model_folder(args.init), config_types(METHODS))
         model = replace(model, calibration=CalibrationConfig())
         config = replace(config, model=model if preset == "finetune" else _started(config.model, model))
-    short = {name: getattr(args, name) for name in ("epochs", "batch_size", "seed")}
+    short = {name: getattr(args, name, None) for name in ("epochs", "batch_size", "seed")}
     fields = [f"{name}={value}" for name, value in short.items() if value is not None]
     for text in [*fields, *args.set]:
         name, equals, value = text.partition("=")

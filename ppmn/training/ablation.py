@@ -1,21 +1,27 @@
 """The paper's ablation tables: one training run per cell and seed, one table per question."""
 
+import json
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean, stdev
+from typing import Any
 
 from ppmn.config import TrainConfig
 from ppmn.data.panoptic import DataSpec
 from ppmn.evaluation.evaluate import evaluate, model_answers, open_narratives_of
 from ppmn.evaluation.figures import new_figure
 from ppmn.evaluation.metrics import SPLITS
+from ppmn.evaluation.selection import NarrativeSource
 from ppmn.files import read_json, replacing, write_json
 from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.methods import METHODS
-from ppmn.model.folder import load_model
+from ppmn.model.folder import MODEL_FILE, load_model
+from ppmn.model.locate import sha256
 from ppmn.presets import override
+from ppmn.training.run_folder import refuse_changes
+from ppmn.training.sources import Source, open_training_sources
 from ppmn.training.trainer import train
 
 _log = logging.getLogger(__name__)
@@ -52,21 +58,27 @@ def ablate(
     init: Path | None = None,
     cache: Path | None = None,
 ) -> str:
-    """Train and measure every cell of a table, draw it and return it as Markdown; done cells are skipped."""
-    table = ABLATION_TABLES[name]
+    """Train and measure every cell of a table, draw it and return it as Markdown; done cells are skipped.
+
+    A cell that was done with another configuration, other data or another test set is refused.
+    """
+    table, test = ABLATION_TABLES[name], open_narratives_of(test_specs)
+    data = _data_identity(open_training_sources(train_specs), test, init)
     cells: dict[str, list[Recalls]] = {}
     for value in values or table.values:
         changed = config
         for field, text in (*table.fixed, (table.field, value)):
             changed = override(changed, field, text)
         for seed in seeds:
-            folder = out / f"{name}-{value}-seed{seed}"
+            folder, seeded = out / f"{name}-{value}-seed{seed}", override(changed, "seed", str(seed))
+            identity = json.loads(json.dumps({**data, "config": asdict(seeded)}))
             scores = folder / "scores.json"
-            if not scores.is_file():
-                seeded = override(changed, "seed", str(seed))
+            if scores.is_file():
+                refuse_changes(folder, read_json(scores).get("identity", {}), identity)
+            else:
                 train(seeded, train_specs, folder, init=init, cache=cache)
-                _measure_cell(folder, test_specs, scores)
-            cells.setdefault(value, []).append(read_json(scores))
+                write_json(scores, {"identity": identity, "average_recall": _measure_cell(folder, test)})
+            cells.setdefault(value, []).append(read_json(scores)["average_recall"])
     text = _markdown(table.title, cells)
     with replacing(out / f"{name}.md") as part:
         part.write_text(text, encoding="utf-8")
@@ -75,10 +87,21 @@ def ablate(
     return text
 
 
-def _measure_cell(folder: Path, specs: Sequence[DataSpec], file: Path) -> None:
+def _data_identity(
+    sources: Sequence[Source], test: Mapping[str, NarrativeSource], init: Path | None
+) -> dict[str, Any]:
+    """What every cell is trained on, starts from and is measured on, by content."""
+    return {
+        "init": sha256(init / MODEL_FILE) if init else "",
+        "data": {s.name: [s.fingerprint, s.weight, s.complete] for s in sources},
+        "test": {name: narratives.fingerprint for name, narratives in test.items()},
+    }
+
+
+def _measure_cell(folder: Path, test: Mapping[str, NarrativeSource]) -> Recalls:
     grounder = Grounder(load_model(folder, METHODS), name=folder.name)
-    scores = evaluate(model_answers(grounder), open_narratives_of(specs)).metric.compute()
-    write_json(file, scores.average_recall)
+    recalls: Recalls = evaluate(model_answers(grounder), test).metric.compute().average_recall
+    return recalls
 
 
 def _markdown(title: str, cells: dict[str, list[Recalls]]) -> str:

@@ -40,12 +40,7 @@ class RunFolder:
         wanted = json.loads(json.dumps(identity))
         if not file.is_file():
             write_json(file, wanted, indent=2)
-        changed = sorted(_differences(read_json(file), wanted))
-        if changed:
-            shown = "; ".join(changed[:3])
-            raise InputError(
-                f"{self.folder} holds a run of another configuration ({shown}); choose another --out"
-            )
+        refuse_changes(self.folder, read_json(file), wanted)
         self.tracker = open_tracker(self.log_to, self.folder, wanted)
 
     def threads(self) -> int:
@@ -111,6 +106,14 @@ def _read_checkpoint(file: Path) -> dict[str, Any]:
     except Exception as error:
         raise InputError(f"{file} is not a checkpoint of a run ({type(error).__name__})") from error
     return state
+
+
+def refuse_changes(folder: Path, found: Any, wanted: Any) -> None:
+    """Refuse a folder whose run is not the one that is wanted, naming up to three fields that differ."""
+    changed = sorted(_differences(found, wanted))
+    if changed:
+        shown = "; ".join(changed[:3])
+        raise InputError(f"{folder} holds a run of another configuration ({shown}); choose another --out")
 
 
 def _differences(found: Any, wanted: Any, where: str = "") -> Iterator[str]:

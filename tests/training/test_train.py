@@ -300,7 +300,9 @@ def test_presets() -> None:
     assert override(paper, "model.pixels", "0").model.pixels == 0
 
 
-def test_ablation_writes_a_table_and_a_picture(scenes: Path, text: Path, tmp_path: Path) -> None:
+def test_ablation_writes_a_table_and_a_picture(
+    scenes: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fields = [f"--set={f}" for f in (*SMALL, f"model.text.source={text}", "validation_fraction=0")]
     command = [
         "ablate",
@@ -322,6 +324,8 @@ def test_ablation_writes_a_table_and_a_picture(scenes: Path, text: Path, tmp_pat
     before = (tmp_path / "pixels-4-seed1" / "model.safetensors").stat().st_mtime_ns
     assert main([*command, "--table", "pixels", "--values", "0", "4"]) == 0
     assert (tmp_path / "pixels-4-seed1" / "model.safetensors").stat().st_mtime_ns == before
+    assert main([*command, "--table", "pixels", "--values", "0", "--epochs", "2"]) == 2
+    assert "config.epochs was 1 and is 2" in capsys.readouterr().err
     for table, values in (("rounds", ("1", "3")), ("aggregation", ("mutan", "sk", "mca"))):
         assert main([*command, "--table", table, "--seeds", "0", "--values", *values]) == 0
         cells = [line.split(" | ") for line in (tmp_path / f"{table}.md").read_text().splitlines()[2:]]
