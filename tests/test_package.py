@@ -26,7 +26,8 @@ def test_wheel_works_in_a_fresh_environment(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("ppmn-*.whl")
     assert wheel.stat().st_size < 100e6
     venv.create(tmp_path / "env", with_pip=True)
-    python, command = (tmp_path / "env" / "bin" / name for name in ("python", "ppmn"))
+    scripts = tmp_path / "env" / ("Scripts" if sys.platform == "win32" else "bin")
+    python, command = (scripts / name for name in ("python", "ppmn"))
     constraints = PROJECT / "constraints.txt"
     run(python, "-m", "pip", "install", "--quiet", "-c", constraints, wheel, cwd=tmp_path)
     assert sum(file.stat().st_size for file in (tmp_path / "env").rglob("*")) < 500e6

@@ -14,6 +14,8 @@ from support.encoders import backbone_folder
 from support.models import small_config, small_ppmn
 from support.rectangles import HELD_OUT, TRAINED, write_source
 
+pytest.importorskip("fcntl")  # experiments lock their files with it; Windows has none
+
 from experiments import table1
 from experiments.table1_choices import (
     OBJECT_SCORES,
