@@ -13,7 +13,7 @@ from ppmn.baselines.two_stage import TwoStageConfig
 from ppmn.errors import InputError
 from ppmn.types import Span
 
-TRAIN_REGIONS, TEST_REGIONS = 93, 58  # rows as released: the most that an image of the two splits has
+TEST_REGIONS = 58  # rows as released: the most that an image of the test split has
 PHRASE_SLOTS = 28  # phrases of a narrative as released
 
 
@@ -40,11 +40,6 @@ class RegionBatch:
     def inputs(self) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """The arguments of the network."""
         return self.ids, self.words, self.features, self.boxes, self.regions
-
-    @property
-    def cells(self) -> Tensor:
-        """Phrases that the network reads x regions that are not padding, (B, n, P)."""
-        return (self.N.sum(1) > 0)[:, :, None] & self.regions[:, None]
 
 
 def caption_rows(tokenizer: Any, caption: str, spans: Sequence[Span], config: TwoStageConfig) -> CaptionRows:
@@ -74,20 +69,16 @@ def caption_rows(tokenizer: Any, caption: str, spans: Sequence[Span], config: Tw
 
 
 def collate(
-    captions: Sequence[CaptionRows],
-    proposals: Sequence[Proposals],
-    config: TwoStageConfig,
-    *,
-    train: bool = False,
+    captions: Sequence[CaptionRows], proposals: Sequence[Proposals], config: TwoStageConfig
 ) -> RegionBatch:
-    """A batch; as released (`mask_regions` false) padded to 93 regions in training and 58 at test.
+    """A batch; as released (`mask_regions` false) padded to 58 regions, as at test.
 
     With `mask_regions` the padding is that of the longest image and changes nothing.
     """
     regions = max(map(len, proposals))
     phrases = max(len(caption.rows) for caption in captions)
     if not config.mask_regions:
-        regions = _at_most(regions, TRAIN_REGIONS if train else TEST_REGIONS, "regions in an image")
+        regions = _at_most(regions, TEST_REGIONS, "regions in an image")
         phrases = _at_most(phrases, PHRASE_SLOTS, "phrases in a narrative")
     ids = pad_sequence([torch.tensor(caption.ids) for caption in captions], batch_first=True)  # (B, T)
     lengths = torch.tensor([len(caption.ids) for caption in captions])

@@ -48,7 +48,7 @@ class TwoStageConfig:
     max_pieces: int = 230  # a caption is cut to so many word pieces, with [CLS] and [SEP]
     plural_rule: Literal["text", "truth"] = "text"  # who says that several regions are wanted
     words: Literal["pieces", "words"] = "pieces"  # "words" numbers the rows of pieces by words, a fault
-    mask_regions: bool = True  # False: padded regions are attended to, can be chosen and count in the loss
+    mask_regions: bool = True  # False: padded regions are attended to and can be chosen
     plural_threshold: float = 0.1  # probability above which a region belongs to a plural phrase
 
     def __post_init__(self) -> None:
