@@ -1,4 +1,4 @@
-"""Protocol png256: the IoU of the two-stage baseline's code, on soft masks that went through 256 x 256."""
+"""Protocol png256: the soft IoU of the two-stage baseline's code, on masks that went through 256 x 256."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from ppmn.types import Mask, Size
 _SIDE = (256, 256)
 
 
-def soft_iou(regions: Sequence[Mask], truth: ArrayLike) -> float:
+def png256_iou(regions: Sequence[Mask], truth: ArrayLike) -> float:
     """IoU of a union of regions and a mask, sum(p t) / sum(p + t - p t) in the pixels of the image.
 
     Each region is resized to 256 x 256 and rounded there; their maximum, and the truth, which is never

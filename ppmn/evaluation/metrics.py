@@ -167,9 +167,9 @@ class AverageRecall:
         """Measure the regions chosen for one phrase by protocol `png256`; None: nothing was predicted."""
         if self.protocol != "png256":
             raise InputError(f"regions are measured by protocol png256, and this run's is {self.protocol}")
-        from ppmn.baselines.soft_ruler import soft_iou  # with torch, which other protocols do not need
+        from ppmn.baselines.png256_iou import png256_iou  # with torch, which other protocols do not need
 
-        value = soft_iou(regions or [], truth)
+        value = png256_iou(regions or [], truth)
         self._add(key, PhraseScore(value, thing, plural, not _mask(truth).any(), regions is None, instances))
         return value
 

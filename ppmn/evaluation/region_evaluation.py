@@ -1,4 +1,4 @@
-"""Measure the two-stage baseline on files of stage one: in the image's pixels, or by its own soft ruler."""
+"""Measure the two-stage baseline on files of stage one: in the image's pixels, or by its own soft IoU."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial

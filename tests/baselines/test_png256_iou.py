@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ppmn.baselines.soft_ruler import soft_iou
+from ppmn.baselines.png256_iou import png256_iou
 from ppmn.errors import InputError
 
 
@@ -37,27 +37,27 @@ def test_equals_its_definition(size: tuple[int, int]) -> None:
     p, t = resize(p, *size), resize(resize(truth, 256, 256), *size)
     expected = (p * t).sum() / (p + t - p * t).sum()
     assert 0 < expected < 1
-    assert soft_iou(regions, truth) == pytest.approx(expected, abs=1e-5)
+    assert png256_iou(regions, truth) == pytest.approx(expected, abs=1e-5)
 
 
 def test_needs_the_regions_and_not_their_union() -> None:
     everything = np.ones((512, 512), bool)
     odd = np.arange(512) % 2 == 1  # at 256 x 256 each half of the columns is 0.5, and rounds to nothing
     regions = [everything & odd, everything & ~odd]
-    assert soft_iou([everything], everything) == pytest.approx(1, abs=1e-6)
-    assert soft_iou(regions, everything) == 0
+    assert png256_iou([everything], everything) == pytest.approx(1, abs=1e-6)
+    assert png256_iou(regions, everything) == 0
 
 
 def test_a_perfect_region_is_not_quite_one() -> None:
     mask = np.zeros((300, 400), bool)
     mask[100:150, 100:130] = True
-    assert 0.9 < soft_iou([mask], mask) < 1
-    assert soft_iou([], mask) == 0
-    assert math.isnan(soft_iou([], np.zeros_like(mask)))
+    assert 0.9 < png256_iou([mask], mask) < 1
+    assert png256_iou([], mask) == 0
+    assert math.isnan(png256_iou([], np.zeros_like(mask)))
 
 
 def test_other_predictions_are_refused() -> None:
     mask = np.ones((4, 5), bool)
     for prediction in (mask, [mask.T], [mask, mask[:2]]):
         with pytest.raises(InputError, match=r"only for a list of regions of the truth's size \(4, 5\)"):
-            soft_iou(prediction, mask)
+            png256_iou(prediction, mask)

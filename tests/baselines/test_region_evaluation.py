@@ -8,9 +8,9 @@ from PIL import Image
 from support.benchmark import IDS, write_data
 from support.stage_one import small_two_stage, write_stage_one
 
+from ppmn.baselines.png256_iou import png256_iou
 from ppmn.baselines.proposals import StageOne
 from ppmn.baselines.region_choice import TwoStageGrounder
-from ppmn.baselines.soft_ruler import soft_iou
 from ppmn.baselines.two_stage_folder import load_two_stage, save_two_stage
 from ppmn.cli import main
 from ppmn.data.panoptic import DataSpec
@@ -35,7 +35,7 @@ def test_from_files_to_average_recall(tmp_path: Path, text: Path) -> None:
     soft = evaluate_regions(None, stage_one, sources, protocol="png256")
     assert soft.compute().protocol == "png256"
     grass = next(score for score in soft.phrase_scores.values() if not score.thing)
-    assert grass.iou == soft_iou([IDS == 300], IDS == 300) < 1
+    assert grass.iou == png256_iou([IDS == 300], IDS == 300) < 1
     found = evaluate_regions(TwoStageGrounder(model, tokenizer), stage_one, sources)
     assert all(0 <= score.iou <= 1 for score in found.phrase_scores.values())
     assert found.difference(evaluate_regions(None, stage_one, sources))[0]["overall"] is not None
