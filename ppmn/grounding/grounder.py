@@ -41,7 +41,7 @@ def load(
         runtime: "onnx" runs the model's graphs on the CPU by ONNX Runtime, "torch" the network itself;
             "auto" takes torch where a GPU is used or the model has no graphs, otherwise ONNX Runtime.
         precision: "float32", or "auto": where the model allows it, images are encoded in 8 bits on ONNX
-            Runtime, and in bfloat16 on torch if the processor is faster so.
+            Runtime, and in bfloat16 on torch where that is faster.
         threads: Processor threads of an operation, on torch for the whole process; None leaves the choice to
             the runtime.
 

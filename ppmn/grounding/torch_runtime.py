@@ -33,7 +33,7 @@ class TorchRuntime:
     Args:
         model: The network.
         device: "cpu", "cuda" or "cuda:1"; None takes the GPU where there is one.
-        precision: "auto" encodes images in bfloat16 where the model allows it and the processor is faster so.
+        precision: "auto" encodes images in bfloat16 where the model allows it and that is faster.
         threads: Threads of an operation on the CPU, for the whole process; None leaves torch's own number.
 
     Raises:
