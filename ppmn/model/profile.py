@@ -14,8 +14,9 @@ from transformers import BertConfig, BertModel
 
 from ppmn.config import ModelConfig
 from ppmn.errors import InputError
+from ppmn.model.draws import draw_mean
 from ppmn.model.folder import build_image_encoder, build_text_encoder
-from ppmn.model.network import Head, draw_mean
+from ppmn.model.network import Head
 from ppmn.model.pointing import Pointing
 from ppmn.model.preprocess import Preprocess
 from ppmn.model.pyramid import ImageEncoder, Pyramid

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from ppmn.config import ModelConfig, PointingConfig
 from ppmn.errors import InputError
+from ppmn.model.draws import tokens_inside
 from ppmn.model.folder import load_model, save_model
 from ppmn.model.losses import point_loss, presence_loss
-from ppmn.model.network import PPMN, tokens_inside
+from ppmn.model.network import PPMN
 from ppmn.model.pointing import Pointed, Pointing
 from ppmn.model.text import Tokens
 
