@@ -2,15 +2,18 @@
 
 python -m experiments.from_checkpoint RUN/checkpoints/00001500.pt --init MODEL -o OUT
 
-MODEL is the model that the run started from: what the run did not train is taken from it.
+MODEL is the model that the run started from: what the run did not train is taken from it, but for its
+calibration, which does not fit other weights.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from ppmn.model.folder import load_model, model_folder, save_model
+from ppmn.config import CalibrationConfig
+from ppmn.model.folder import abbreviate, load_model, model_folder, save_model
 from ppmn.training.schedule import copy_weights
 
 
@@ -24,7 +27,12 @@ def main() -> None:
     args = parser.parse_args()
     model = load_model(model_folder(args.init))
     state = torch.load(args.checkpoint, map_location="cpu", weights_only=True)
-    copy_weights(dict(model.named_parameters()), state["average"] or state["trained"])
+    weights, parameters = state["average"] or state["trained"], dict(model.named_parameters())
+    unknown = sorted(set(weights) - set(parameters))
+    if unknown:
+        parser.error(f"{args.checkpoint} has tensors that {args.init} lacks: {abbreviate(unknown)}")
+    copy_weights(parameters, weights)
+    model.config = replace(model.config, calibration=CalibrationConfig())
     save_model(model, args.out, half=True)
     print(f"{args.out}: {len(state['trained'])} trained tensors after step {state['progress']['total']}")
 

@@ -27,6 +27,18 @@ _BATCH = 256  # captions that are encoded together
 
 
 @dataclass(frozen=True)
+class Question:
+    """A phrase as the text encoder gives it, and whether it is in an image.
+
+    `meant` are the categories whose masks show all that it names; None: masks do not say.
+    """
+
+    vector: Tensor
+    present: bool
+    meant: frozenset[int] | None = None
+
+
+@dataclass(frozen=True)
 class Noun:
     """A way to name a category, and the categories that it may mean."""
 
@@ -60,6 +72,7 @@ class PresencePhrases:
         self.lists = list(self._make_lists(np.random.default_rng(seed)))
         self.by_image: dict[str, list[Written]] = defaultdict(list)
         self.pool: list[tuple[str, Written]] = []  # phrases that are in their image
+        self._meanings: dict[frozenset[int], frozenset[int]] = {}
         count = len(self.nouns) + sum(map(len, self.lists))
         for image in images:
             pixels = np.asarray(read_image(image.file))
@@ -112,14 +125,14 @@ class PresencePhrases:
                 rows.append(encoder(tokens).vectors.half())
         self.vectors: Tensor = torch.cat(rows)
 
-    def of_nouns(self, image: PanopticImage, rng: np.random.Generator) -> Iterator[tuple[Tensor, bool]]:
-        """One noun for every category of the source, and whether it is in the image."""
+    def of_nouns(self, image: PanopticImage, rng: np.random.Generator) -> Iterator[Question]:
+        """One noun for every category of the source."""
         here, hypernyms = self.content(image)
         for own in self.by_category.values():
             index = int(rng.choice(own))
             yield from self._asked(index, self.nouns[index], here, hypernyms)
 
-    def of_lists(self, image: PanopticImage, rng: np.random.Generator) -> Iterator[tuple[Tensor, bool]]:
+    def of_lists(self, image: PanopticImage, rng: np.random.Generator) -> Iterator[Question]:
         """The nouns of some lists, half of which name something that is in the image."""
         here, hypernyms = self.content(image)
         fitting = [n for n, nouns in enumerate(self.lists) if any(noun.meant & here for _, noun in nouns)]
@@ -128,21 +141,19 @@ class PresencePhrases:
             for index, noun in self.lists[n]:
                 yield from self._asked(index, noun, here, hypernyms)
 
-    def _asked(
-        self, index: int, noun: Noun, here: set[int], hypernyms: set[str]
-    ) -> Iterator[tuple[Tensor, bool]]:
+    def _asked(self, index: int, noun: Noun, here: set[int], hypernyms: set[str]) -> Iterator[Question]:
         """A noun, unless it may mean something in the image by another name."""
         if noun.meant & here or noun.lemma not in hypernyms:
-            yield self.vectors[index], bool(noun.meant & here)
+            yield Question(self.vectors[index], bool(noun.meant & here), noun.meant)
 
-    def of_image(self, image: PanopticImage) -> Iterator[tuple[Tensor, bool]]:
+    def of_image(self, image: PanopticImage) -> Iterator[Question]:
         """The phrases of the image's own captions."""
         for phrase in self.by_image[image.file.stem]:
-            yield self.vectors[phrase.index], not phrase.absent
+            yield Question(self.vectors[phrase.index], not phrase.absent)
 
     def swapped(
         self, image: PanopticImage, others: "PresencePhrases", count: int, rng: np.random.Generator
-    ) -> Iterator[tuple[Tensor, bool]]:
+    ) -> Iterator[Question]:
         """Phrases of other images, of `others`, whose categories are not in the image."""
         here, hypernyms = self.content(image)
         for index in rng.integers(len(others.pool), size=count) if others.pool else ():
@@ -150,7 +161,7 @@ class PresencePhrases:
             words = {word.rstrip("s") for word in phrase.text.lower().split()}
             known = name != image.file.stem and 0 not in phrase.categories
             if known and not self.meanings(phrase.categories) & here and not words & hypernyms:
-                yield others.vectors[phrase.index], False
+                yield Question(others.vectors[phrase.index], False)
 
     def content(self, image: PanopticImage) -> tuple[set[int], set[str]]:
         """The categories of an image, and the lemmas of words for several of them."""
@@ -158,13 +169,12 @@ class PresencePhrases:
         names = {self.lexicon.names[id] for id in here if id in self.lexicon.names}
         return here, self.lexicon.hypernym_lemmas(names)
 
-    def meanings(self, categories: frozenset[int]) -> set[int]:
+    def meanings(self, categories: frozenset[int]) -> frozenset[int]:
         """These categories, and all that a noun for one of them may mean."""
-        found = set(categories)
-        for noun in self.nouns:
-            if noun.meant & categories:
-                found |= noun.meant
-        return found
+        if categories not in self._meanings:
+            nouns = (noun.meant for noun in self.nouns if noun.meant & categories)
+            self._meanings[categories] = categories.union(*nouns)
+        return self._meanings[categories]
 
 
 def _nouns(lexicon: Lexicon) -> Iterator[Noun]:

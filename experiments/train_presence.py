@@ -5,7 +5,7 @@ python -m experiments.train_presence --model DIR --data-root PHOTOS --out DIR
 Each image is encoded once, its tokens kept in --cache; a run that was stopped continues. At every pass over
 an image, its own captions are asked for, a noun for every category that its source annotates, lists of
 nouns, and phrases of other images. Where annotations are not complete, only what is in the image is asked
-for.
+for. The masks of the categories supervise which tokens show what a noun names.
 """
 
 import argparse
@@ -20,9 +20,10 @@ import torch.nn.functional as fn
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from experiments.presence_phrases import SWAPPED, SWAPPED_BY_PEOPLE, PresencePhrases
-from ppmn.config import ModelConfig, TrainConfig
-from ppmn.data.panoptic import Panoptic, PanopticImage, read_panoptic, splits
+from experiments.presence_masks import STEPS, covered_tokens, token_loss
+from experiments.presence_phrases import SWAPPED, SWAPPED_BY_PEOPLE, PresencePhrases, Question
+from ppmn.config import CalibrationConfig, ModelConfig, TrainConfig
+from ppmn.data.panoptic import Panoptic, PanopticImage, read_panoptic, splits, unknown_ids
 from ppmn.data.partition import in_part
 from ppmn.files import replacing
 from ppmn.images import read_image
@@ -36,18 +37,35 @@ from ppmn.training.schedule import WeightAverage, copy_weights
 
 # most images of each source; an incomplete one tells only how people describe what is there
 SOURCES = {
-    "coco_people": 700,
+    "coco_people": 800,
     "coco_things": 400,
     "coco_panoptic": 100,
-    "coco_instances": 4400,
+    "coco_instances": 3000,
     "ade": 1600,
-    "refcoco": 800,
+    "refcoco": 500,
 }
-SMALL, LARGE = 336, 448  # shorter sides that images are resized to, by whether they have _FINE pixels
-_FINE = 100_000
+SIDE = 448  # the shorter side that images are resized to
 LAYERS, BATCH, RATE, WARMUP, DROPOUT = 2, 4, 1e-3, 200, 0.1
 CHECKPOINT_EVERY = 200  # steps
 _WEIGHT = 3.0  # of all absent phrases of an image together, relative to its present ones
+_TOKEN_WEIGHT = 0.5  # of the loss of token logits
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """What is kept of an image of n tokens.
+
+    Attributes:
+        own: The encoder's own tokens, (1, n, C_t).
+        tokens: Those with context, (1, n, C).
+        covered: How much of each token a category covers, (n,) each, from 0 to 1.
+        known: 1 where it is known what at least half of a token shows, else 0, (n,).
+    """
+
+    own: Tensor
+    tokens: Tensor
+    covered: dict[int, Tensor]
+    known: Tensor
 
 
 @dataclass(frozen=True)
@@ -81,7 +99,9 @@ class Training:
         pointing = replace(config.pointing, presence_layers=LAYERS)
         model = initial_model(TrainConfig(replace(config, pointing=pointing)), folder)
         assert isinstance(model, PPMN) and model.head.pointing and model.head.pointing.presence
-        self.model, self.config = model.requires_grad_(False).eval(), replace(config, pointing=pointing)
+        self.model = model.requires_grad_(False).eval()
+        # what was fitted to other weights does not fit
+        self.config = replace(config, pointing=pointing, calibration=CalibrationConfig())
         self.pointing = model.head.pointing
         self.presence: Presence = model.head.pointing.presence.requires_grad_(True)
         self.autocast = torch.autocast("cpu", torch.bfloat16, enabled=bfloat16_is_faster())
@@ -98,8 +118,10 @@ class Training:
     def read_sources(self) -> Iterator[tuple[str, Panoptic]]:
         for name in SOURCES:
             if (self.args.data_root / name).is_dir():
-                for split in splits(self.args.data_root / name):
-                    yield name, read_panoptic(self.args.data_root / name, split)
+                found = splits(self.args.data_root / name)
+                if len(found) > 1:
+                    raise SystemExit(f"{name} has the splits {', '.join(found)}; one of them is expected")
+                yield name, read_panoptic(self.args.data_root / name, found[0])
 
     def choose(self) -> Iterator[Sample]:
         """Of each source at most so many images that are not held out, drawn at random."""
@@ -107,7 +129,7 @@ class Training:
             images = [i for i in source.images if i.segments and in_part(i, "train")]
             for index in self.rng.permutation(len(images))[: SOURCES[name]]:
                 image = images[int(index)]
-                yield Sample(name, image, self.cache / f"{name}_{image.file.stem}.pt")
+                yield Sample(name, image, self.cache / f"{name}_{image.file.stem}.npz")
 
     def encode_phrases(self) -> dict[str, PresencePhrases]:
         phrases = {}
@@ -118,21 +140,32 @@ class Training:
         return phrases
 
     @torch.no_grad()
-    def tokens(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        """The encoder's own tokens (1, n, C_t) and those with context (1, n, C), cached."""
+    def encoded(self, sample: Sample) -> Encoded:
+        """The tokens and masks of an image, cached; tokens in 8 bits with one scale per channel."""
         if not sample.file.is_file():
-            side = SMALL if sample.image.height * sample.image.width < _FINE else LARGE
-            preprocess = replace(self.model.preprocess, short_side=side, long_side=side * 4 // 3)
+            preprocess = replace(self.model.preprocess, short_side=SIDE, long_side=SIDE * 4 // 3)
             with self.autocast:
                 pyramid = self.model.image_encoder([preprocess(read_image(sample.image.file))])
                 own, _, tokens, _ = self.pointing.contextual_tokens(pyramid)
-            with replacing(sample.file) as part:
-                torch.save((own.half(), tokens.half()), part)
-        own, tokens = torch.load(sample.file, weights_only=True)
-        return own.float(), tokens.float()
+            both = torch.cat([own, tokens], -1)[0].float()  # (n, C_t + C)
+            scale = both.abs().amax(0).clamp(min=1e-6) / 127
+            height, width = pyramid.tokens.shape[-2:]
+            source = self.sources[sample.source]
+            unknown = unknown_ids(source.categories, complete=source.complete)
+            categories, steps = covered_tokens(sample.image, (height, width), unknown)
+            integers = (both / scale).round().to(torch.int8).numpy()
+            arrays = {"integers": integers, "scale": scale.numpy(), "categories": categories, "steps": steps}
+            with replacing(sample.file) as part, part.open("wb") as file:
+                np.savez(file, **arrays)  # type: ignore[arg-type]
+        with np.load(sample.file) as kept:
+            both = torch.from_numpy(kept["integers"]) * torch.from_numpy(kept["scale"])
+            *shares, unknown_share = torch.from_numpy(kept["steps"]) / STEPS**2
+            covered = dict(zip(kept["categories"].tolist(), shares, strict=True))
+        split = both.shape[1] - self.pointing.object.shape[0]
+        return Encoded(both[None, :, :split], both[None, :, split:], covered, (unknown_share <= 0.5).float())
 
-    def asked(self, sample: Sample) -> tuple[Tensor, Tensor]:
-        """Vectors of phrases (M, C_r), and which of them are in the image."""
+    def asked(self, sample: Sample) -> list[Question]:
+        """What is asked of an image at one pass."""
         mine, image = self.phrases[sample.source], sample.image
         found = list(mine.of_image(image))
         if mine.complete:
@@ -141,22 +174,26 @@ class Training:
             by_people = self.phrases.get("refcoco")
             if by_people and sample.source in ("coco_things", "coco_panoptic", "coco_instances"):
                 found += mine.swapped(image, by_people, SWAPPED_BY_PEOPLE, self.rng)
-        vectors = [vector for vector, _ in found]
-        present = torch.tensor([known for _, known in found], dtype=torch.bool)
-        return (torch.stack(vectors).float() if vectors else torch.zeros(0)), present
+        return found
 
     def loss(self, samples: Sequence[Sample]) -> Tensor:
         """The mean over the images of a step."""
         losses = []
         for sample in samples:
-            vectors, present = self.asked(sample)
-            if not len(vectors):
+            asked, encoded = self.asked(sample), self.encoded(sample)
+            if not asked:
                 continue
-            own, tokens = (fn.dropout(x, DROPOUT) for x in self.tokens(sample))
+            vectors = fn.dropout(torch.stack([question.vector for question in asked]).float(), DROPOUT)
+            own, tokens = (fn.dropout1d(x.mT, DROPOUT).mT for x in (encoded.own, encoded.tokens))
             with self.autocast:
-                memory = self.presence.memory(own, tokens)
-                logits = self.presence(fn.dropout(vectors, DROPOUT), memory, None, [len(vectors)])
+                logits, of_tokens = self.presence.decide(vectors, self.presence.memory(own, tokens), None)
+            present = torch.tensor([question.present for question in asked])
             losses.append(presence_loss_of_image(logits.float(), present))
+            shown = [number for number, question in enumerate(asked) if question.meant]
+            if shown:
+                meant = [asked[number].meant or frozenset() for number in shown]
+                loss = token_loss(of_tokens[shown].float(), meant, encoded.covered, encoded.known)
+                losses.append(_TOKEN_WEIGHT * loss)
         return torch.stack(losses).sum() / len(samples)
 
     def run(self) -> None:

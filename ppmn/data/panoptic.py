@@ -121,6 +121,15 @@ class Panoptic:
     complete: bool = True
 
 
+def unknown_ids(categories: Mapping[int, Category], *, complete: bool) -> tuple[int, ...]:
+    """The ids of pixels of which is not known what they show.
+
+    What has no label is unknown where stuff is annotated too, and background elsewhere.
+    """
+    has_stuff = any(not category.isthing for category in categories.values())
+    return (UNLABELED, IGNORE_ID) if has_stuff and complete else (IGNORE_ID,)
+
+
 def read_ids(file: Path) -> SegmentIds:
     """Segment id of every pixel of a panoptic PNG: R + 256 G + 65536 B."""
     return rgb_to_ids(np.asarray(read_image(file)))

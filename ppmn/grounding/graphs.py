@@ -165,7 +165,8 @@ def feature_names(config: ModelConfig) -> list[str]:
     if config.pointing:
         names += ["tokens", "keys", "fine_pixels", "places"]
         layers = [f"memory_{n}" for n in range(config.pointing.phrase_layers)]
-        layers += [f"memory_of_presence_{n}" for n in range(config.pointing.presence_layers)]
+        of_presence = config.pointing.presence_layers + 1 if config.pointing.presence_layers else 0
+        layers += [f"memory_of_presence_{n}" for n in range(of_presence)]
         names += [f"{layer}_{kind}" for layer in layers for kind in ("k", "v")]
     return names
 

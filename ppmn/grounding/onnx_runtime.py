@@ -30,7 +30,7 @@ from ppmn.model.preprocess import Preprocess
 from ppmn.model.windows import Tokens, align_pieces, central_places, window_starts
 from ppmn.types import Map, Size, Span
 
-GRAPHS_VERSION = 4  # of what onnx.json describes
+GRAPHS_VERSION = 5  # of what onnx.json describes
 GRAPHS_FOLDER, DESCRIPTION_FILE = "onnx", "onnx.json"
 _OUTSIDE = {"text", "threshold", "relative_threshold", "hysteresis_peak", "short_side", "long_side"} | {
     "calibration"

@@ -14,13 +14,12 @@ from ppmn.config import Augment
 from ppmn.data.index import Narratives, open_narratives
 from ppmn.data.narratives import AnnotatedPhrase, Narrative, narratives_file
 from ppmn.data.panoptic import (
-    IGNORE_ID,
-    UNLABELED,
     DataSpec,
     PanopticImage,
     named_splits,
     read_panoptic,
     source_name,
+    unknown_ids,
 )
 from ppmn.errors import InputError
 from ppmn.evaluation.selection import generated_narrative
@@ -82,9 +81,7 @@ class Source:
         self.complete = self.complete and not incomplete
         if self.narratives is None and not self.complete:
             self._keep_described(f"{root}:{split}")
-        has_stuff = any(not c.isthing for c in self.categories.values())
-        # Unlabelled pixels are unknown where stuff is annotated too, and background elsewhere.
-        self.ignore_ids = (UNLABELED, IGNORE_ID) if has_stuff and self.complete else (IGNORE_ID,)
+        self.ignore_ids = unknown_ids(self.categories, complete=self.complete)
 
     def _warn_of_unused(self, narratives: Narratives) -> None:
         """Say what is not trained on where a split has narratives."""

@@ -56,7 +56,7 @@ def test_weights_are_small_enough_to_ship() -> None:
     folder = model_folder("compact")
     trained = (folder / "model.safetensors").stat().st_size
     everything = sum(file.stat().st_size for file in folder.parent.rglob("*.safetensors"))
-    assert trained <= 54e6 and everything <= 98e6  # a wheel, which is compressed, stays under 100 MB
+    assert trained <= 56e6 and everything <= 100e6  # a wheel, which is compressed, stays under 100 MB
 
 
 def test_demo_grounds_a_photo(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from support.rectangles import CLOSE, DOGS, TRAINED, write_source
 from torch import Tensor
 
 from experiments import train_presence
+from experiments.presence_masks import STEPS, covered_tokens, token_loss
 from experiments.presence_phrases import PresencePhrases
 from ppmn.config import PointingConfig
 from ppmn.data.panoptic import read_panoptic
@@ -28,13 +29,35 @@ def test_nouns_are_present_where_a_segment_has_their_category(tmp_path: Path, te
     phrases.encode(small_ppmn(text).text_encoder, nullcontext())
     image, rng = source.images[0], np.random.default_rng(0)
     categories = {s.category_id for s in image.segments}
-    asked = [known for _, known in phrases.of_nouns(image, rng)]
+    asked = [question.present for question in phrases.of_nouns(image, rng)]
     assert sum(asked) == len(categories) and len(asked) > sum(asked)
-    listed = [known for _, known in phrases.of_lists(image, rng)]
+    listed = [question.present for question in phrases.of_lists(image, rng)]
     assert any(listed) and not all(listed)
     own = list(phrases.of_image(image))
-    assert any(known for _, known in own) and own[0][0].shape == (32,)
+    assert any(question.present for question in own) and own[0].vector.shape == (32,)
     assert not list(phrases.swapped(image, phrases, 20, rng))  # there is no other image
+
+
+def test_masks_say_how_much_of_a_token_shows_a_category(tmp_path: Path) -> None:
+    write_source(tmp_path, [DOGS], TRAINED[:1])
+    (image,) = read_panoptic(tmp_path, "train").images
+    categories, steps = covered_tokens(image, (10, 20), [0])  # tokens of 4x4 pixels
+    ids = image.ids()
+    for category, row in zip([*categories, 0], steps, strict=True):
+        segments = [s.id for s in image.segments if s.category_id == category] or [0]
+        shares = np.isin(ids, segments).reshape(10, 4, 20, 4).mean((1, 3))
+        np.testing.assert_allclose(row.reshape(10, 20) / STEPS**2, shares)
+
+
+def test_token_logits_are_learned_where_it_is_known_what_a_token_shows() -> None:
+    covered = {1: torch.tensor([1.0, 0.0, 0.0, 0.5]), 2: torch.tensor([0.0, 1.0, 0.0, 0.5])}
+    meant = [frozenset({1}), frozenset({1, 2}), frozenset({3})]
+    counted = torch.tensor([1.0, 1.0, 0.0, 1.0])
+    right = torch.tensor([[9.0, -9, 9, 0], [9, 9, 9, 9], [-9, -9, 9, -9]], requires_grad=True)
+    loss = token_loss(right, meant, covered, counted)
+    (gradient,) = torch.autograd.grad(loss, right)
+    assert not gradient[:, 2].any() and gradient.abs().max() < 1e-5
+    assert token_loss(-right, meant, covered, counted) > 10 * loss
 
 
 Train = Callable[[str], None]
