@@ -2,10 +2,11 @@
 
 python -m experiments.train_presence --model DIR --data-root PHOTOS --out DIR
 
-Each image is encoded once, its tokens kept in --cache; a run that was stopped continues. At every pass over
-an image, its own captions are asked for, a noun for every category that its source annotates, lists of
-nouns, and phrases of other images. Where annotations are not complete, only what is in the image is asked
-for. The masks of the categories supervise which tokens show what a noun names.
+A model that has this part goes on from its weights. Each image is encoded once, its tokens kept in --cache; a
+run that was stopped continues. At every pass over an image, its own captions are asked for, a noun for every
+category that its source annotates, lists of nouns, and phrases of other images. Where annotations are not
+complete, only what is in the image is asked for. The masks of the categories supervise which tokens show what
+a noun names.
 """
 
 import argparse
@@ -45,7 +46,7 @@ SOURCES = {
     "refcoco": 500,
 }
 SIDE = 448  # the shorter side that images are resized to
-LAYERS, BATCH, RATE, WARMUP, DROPOUT = 2, 4, 1e-3, 200, 0.1
+LAYERS, BATCH, WARMUP, DROPOUT = 2, 4, 200, 0.1
 CHECKPOINT_EVERY = 200  # steps
 _WEIGHT = 3.0  # of all absent phrases of an image together, relative to its present ones
 _TOKEN_WEIGHT = 0.5  # of the loss of token logits
@@ -199,7 +200,7 @@ class Training:
     def run(self) -> None:
         """All steps that are left; the moving average of the weights is what is saved."""
         parameters = dict(self.presence.named_parameters())
-        optimizer = torch.optim.AdamW(parameters.values(), lr=RATE, weight_decay=0.01)
+        optimizer = torch.optim.AdamW(parameters.values(), lr=self.args.rate, weight_decay=0.01)
         average, steps, first = WeightAverage(parameters, 0.999), self.args.samples // BATCH, 0
         checkpoint = self.args.out.with_name(f"{self.args.out.name}_checkpoint.pt")
         if checkpoint.is_file():
@@ -210,7 +211,7 @@ class Training:
         for step in (bar := tqdm(range(first, steps), "steps", disable=None)):
             self.rng = np.random.default_rng((self.args.seed, step))
             torch.manual_seed(self.args.seed * 1_000_003 + step)
-            rate = RATE * min(1, step / WARMUP) * (1 + math.cos(math.pi * step / steps)) / 2
+            rate = self.args.rate * min(1, step / WARMUP) * (1 + math.cos(math.pi * step / steps)) / 2
             for group in optimizer.param_groups:
                 group["lr"] = rate
             optimizer.zero_grad()
@@ -239,6 +240,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="the model folder that is written")
     parser.add_argument("--cache", type=Path, default=Path("cache-presence"), help="folder of tokens")
     parser.add_argument("--samples", type=int, default=12000, help="passes over an image")
+    parser.add_argument("--rate", type=float, default=1e-3, help="highest learning rate")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     Training(args).run()
