@@ -34,24 +34,32 @@ def parquet_rows(
         if not _holds_names(table, column):
             return
         wanted = [name for name in (column, "caption", "spans") if name in table.schema_arrow.names]
-        folder, number = location.rpartition("/")[0], 0
-        for batch in table.iter_batches(columns=wanted):
-            for row in batch.to_pylist():
-                number += 1
-                name = f"{location}:{number}"
-                text = row.get("caption") if caption is None else caption
-                problem = None if isinstance(text, str) else f"there is no caption: {name} has none"
-                problem = problem if row[column] else f"{name} has no image"
-                image = beside(folder, row[column]) if row[column] else name
-                yield {"image": image, "caption": text or "", "spans": row.get("spans"), "problem": problem}
+        folder = location.rpartition("/")[0]
+        for number, row in enumerate(_rows(table, wanted, location), 1):
+            name = f"{location}:{number}"
+            text = row.get("caption") if caption is None else caption
+            problem = None if isinstance(text, str) else f"there is no caption: {name} has none"
+            problem = problem if row[column] else f"{name} has no image"
+            image = beside(folder, row[column]) if row[column] else name
+            text = text if isinstance(text, str) else ""
+            yield {"image": image, "caption": text, "spans": row.get("spans"), "problem": problem}
+
+
+def _rows(table: pq.ParquetFile, columns: list[str], location: str) -> Iterator[dict[str, Any]]:
+    try:
+        for batch in table.iter_batches(columns=columns):
+            yield from batch.to_pylist()
+    except (OSError, pa.ArrowException) as error:
+        raise InputError(f"{location} is damaged ({reason_of(error)})") from error
 
 
 def parquet_chunks(system: fs.FileSystem, file: str, location: str) -> Iterator[Chunk]:
     """The row groups of a Parquet file that holds images; none if it names them."""
     with _opened(system, file, location) as table:
         column = _image_column(table, location)
-        groups = 0 if _holds_names(table, column) else table.num_row_groups
-    for group in range(groups):
+        count = 0 if _holds_names(table, column) else table.num_row_groups
+        groups = [group for group in range(count) if table.metadata.row_group(group).num_rows]
+    for group in groups:
         place = json.dumps({"file": location, "column": column, "group": group})
         yield Chunk(digest(place), "parquet", place)
 

@@ -94,7 +94,7 @@ def corpus(
     if coco is not None:
         check_writable([coco])
     start = time.perf_counter()
-    # a source may take long to list: an address that does not answer is told before
+    # a source may take long to list: an address that does not answer is refused first
     with connected(pool.address) if pool.address else nullcontext():
         results = ResultFolder(str(out))
         images = CorpusSource(str(source), caption=caption, leave_out=str(out), shard_size=shard_size)
@@ -102,10 +102,10 @@ def corpus(
         results.delete("_SUCCESS")
         names: set[str] = set()
         counts = _ground(images, results, settings, pool, names)
-    if old := results.keep_only(names):
-        _log.info("%d shards of images that are no longer in %s were removed", old, source)
+    _remove_old(results, images, names)
     there = {name: counts[name] for name in ("images", "phrases", "errors")}
-    results.finish({**there, "shards": len(names), "settings": asdict(settings), "ppmn": __version__})
+    manifest = {**there, "shards": len(names), "settings": asdict(settings), "ppmn": __version__}
+    results.finish(None if images.unread else manifest)
     if coco is not None:
         write_coco(results, coco)
     seconds = time.perf_counter() - start
@@ -125,6 +125,15 @@ def _ground(
         arguments |= {"device": pool.device, "threads": pool.threads}
         rows = map(asdict, _named(images.chunks(), names))
         return _follow(run_pool(ray, ChunkWorker, arguments, rows, pool), images.images)
+
+
+def _remove_old(results: ResultFolder, images: CorpusSource, names: set[str]) -> None:
+    """Remove the shards of images that the source no longer holds, if all of its folders could be read."""
+    if images.unread:
+        text = "folders of %s that could not be read: %d; all shards are kept, and there is no _SUCCESS"
+        _log.warning(text, images.location, len(images.unread))
+    elif old := results.keep_only(names):
+        _log.info("%d shards of images that are no longer in %s were removed", old, images.location)
 
 
 def _named(chunks: Iterable[Chunk], names: set[str]) -> Iterator[Chunk]:

@@ -175,13 +175,14 @@ class ResultFolder:
                 self.delete(f"_errors/{name}.parquet")
         return len(old)
 
-    def finish(self, manifest: dict[str, Any]) -> None:
-        """Write `errors.parquet` and the manifest."""
+    def finish(self, manifest: dict[str, Any] | None) -> None:
+        """Write `errors.parquet` and the manifest; None if the results are not complete."""
         with self.open("errors.parquet") as stream, pq.ParquetWriter(stream, ERROR_SCHEMA) as errors:
             for name in self.names("_errors"):
                 with self.system.open_input_file(f"{self.path}/_errors/{name}.parquet") as part:
                     errors.write_table(pq.read_table(part))
-        self.write("_SUCCESS", (json.dumps(manifest, indent=1) + "\n").encode())
+        if manifest is not None:
+            self.write("_SUCCESS", (json.dumps(manifest, indent=1) + "\n").encode())
 
 
 def _parquet(rows: list[dict], schema: pa.Schema) -> bytes:

@@ -45,6 +45,7 @@ class CorpusSource:
 
     Attributes:
         images: How many images there are, where that is known before they are read.
+        unread: Folders inside `location` that could not be read.
 
     Raises:
         InputError: The source cannot be read, or holds no image or several kinds of files.
@@ -67,6 +68,7 @@ class CorpusSource:
         self.leave_out = open_location(leave_out)[1] if leave_out else None
         self.is_file = self._type() == fs.FileType.File
         up = "/" if self.is_file else None  # a file's neighbours are found from its folder
+        self.unread: set[str] = set()
         self._root_path = self.path.rpartition(up)[0] if up else self.path.rstrip("/")
         self._root_url = self.location.rpartition(up)[0] if up else self.location.rstrip("/")
         self.kind, self.images = self._look()
@@ -80,6 +82,8 @@ class CorpusSource:
                 name = digest(name)
             names.add(name)
             yield Chunk(name, chunk.kind, chunk.place)
+        if not names:
+            raise InputError(f"{self.location} holds no image")
 
     def _chunks(self) -> Iterator[Chunk]:
         if self.kind == "list":
@@ -97,7 +101,10 @@ class CorpusSource:
     def _look(self) -> tuple[str, int | None]:
         """The kind of the source, and how many images it has."""
         if self.is_file and self.path.endswith(".jsonl"):
-            return "list", sum(1 for _ in self._lines())
+            count = sum(1 for _ in self._lines())
+            if not count:
+                raise InputError(f"{self.location} holds no image")
+            return "list", count
         counts = dict.fromkeys(_KINDS, 0)
         for file in (file for files in self._walk(self.path) for file in files):
             if kind := _kind(file):
@@ -133,7 +140,9 @@ class CorpusSource:
         except OSError as error:
             if folder == self.path:
                 raise InputError(f"{self.location} cannot be read ({reason_of(error)})") from error
-            _log.warning("the folder %s cannot be read (%s)", self._url(folder), reason_of(error))
+            if folder not in self.unread:
+                self.unread.add(folder)
+                _log.warning("the folder %s cannot be read (%s)", self._url(folder), reason_of(error))
             return
         own = sorted((info for info in found if not info.base_name.startswith(".")), key=lambda i: i.path)
         yield [info.path for info in own if info.is_file]

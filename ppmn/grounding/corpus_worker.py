@@ -20,7 +20,7 @@ from ppmn.grounding.corpus_sources import read_chunk
 from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.result import Grounding
 from ppmn.images import read_image
-from ppmn.model.locate import model_folder, sha256
+from ppmn.model.locate import model_digests
 
 _log = logging.getLogger(__name__)
 _AHEAD = 4  # images that are decoded before the network asks for them
@@ -56,9 +56,7 @@ class CorpusSettings:
     @classmethod
     def of(cls, model: str, **options: Any) -> "CorpusSettings":
         """The settings for a model that is on this machine."""
-        folder = model_folder(model)
-        weights, config = sha256(folder / "model.safetensors"), sha256(folder / "config.json")
-        return cls(model, weights, config, **options)
+        return cls(model, *model_digests(model), **options)
 
     def load(self, device: str | None, threads: int | None) -> Grounder:
         """The model; refused where this node has another one of that name."""
@@ -144,8 +142,9 @@ class ChunkWorker:
         """The rows of each image, or its error; where one caption fails, its batch is grounded one by one."""
         if len(batch) > 1:
             try:
-                for decoded, grounding in zip(batch, self._ground_images(batch), strict=True):
-                    yield decoded.place, self._rows(decoded.item, grounding)
+                groundings = zip(batch, self._ground_images(batch), strict=True)
+                rows = [(decoded.place, self._rows(decoded.item, found)) for decoded, found in groundings]
+                yield from rows
                 return
             except Exception as error:  # said below, for the image that it is about
                 _log.debug("a batch of %d images failed (%s)", len(batch), error)

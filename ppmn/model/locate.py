@@ -39,6 +39,12 @@ def model_folder(name_or_dir: str | Path) -> Path:
     return folder
 
 
+def model_digests(name_or_dir: str | Path) -> tuple[str, str]:
+    """The sha256 of a model's weights and of its configuration."""
+    folder = model_folder(name_or_dir)
+    return sha256(folder / MODEL_FILE), sha256(folder / CONFIG_FILE)
+
+
 def base_weights(config: MethodConfig) -> dict[str, Path]:
     """The encoders whose base weights are installed, "image" or "text", each with their file."""
     installed = {}
