@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("caption", metavar="CAPTION", nargs="?", help=caption)
     out = "folder of the results; required for many images"
     parser.add_argument("-o", "--out", metavar="DIR", help=out)  # with --engine ray it may be a URL
-    json_help = "write the COCO JSON of one image to FILE; - prints it, and all else goes to standard error"
+    json_help = (
+        "write the COCO JSON of one image to FILE, with --engine ray that of all images; - prints it for one "
+        "image, and all else goes to standard error"
+    )
     parser.add_argument("--json", metavar="FILE", help=json_help)
     formats = f"comma-separated list of {FORMATS} (default: %(default)s)"
     parser.add_argument("--formats", default=DEFAULT_FORMATS, metavar="LIST", help=formats)
@@ -85,7 +88,7 @@ def run(args: argparse.Namespace) -> int:
     source = Path(args.image).expanduser()
     if args.image == args.caption == "-":
         raise InputError("standard input holds the image or the caption, not both")
-    caption = sys.stdin.read().strip() if args.caption == "-" else args.caption
+    caption = _read_caption() if args.caption == "-" else args.caption
     if args.engine == "ray":
         return _ground_corpus(location, caption, args, options)
     if args.image != "-" and (source.is_dir() or source.suffix.lower() == ".jsonl"):
@@ -96,6 +99,14 @@ def run(args: argparse.Namespace) -> int:
         raise InputError(f"{source} is not a file")
     _ground_one(source, caption, args, options)
     return 0
+
+
+def _read_caption() -> str:
+    try:
+        return sys.stdin.read().strip()
+    except UnicodeDecodeError as error:
+        text = f"the caption on standard input is not text in {error.encoding.upper()}"
+        raise InputError(f"{text} ({error.reason} at byte {error.start})") from error
 
 
 def _ground_one(source: Path, caption: str, args: argparse.Namespace, options: "BatchOptions") -> None:
@@ -115,7 +126,7 @@ def _ground_one(source: Path, caption: str, args: argparse.Namespace, options: "
             print(f"warning: {warning}", file=sys.stderr)
         print(describe(grounding, colors=sys.stdout.isatty() and "NO_COLOR" not in os.environ))
         if args.out is not None:
-            _print_files(options.save(grounding, args.out))
+            _print_files(options.save(grounding, args.out), args.out)
         coco = ppmn.to_coco(grounding, masks=not args.boxes, instances=args.instances) if args.json else None
     if to_stdout:
         print(json.dumps(coco))
@@ -180,8 +191,8 @@ def _ground_corpus(
     return int(done.errors > 0)
 
 
-def _print_files(files: Sequence[Path]) -> None:
-    masks = [file for file in files if file.parent.name == "masks"]
+def _print_files(files: Sequence[Path], out: Path) -> None:
+    masks = [file for file in files if file.parent == out / "masks"]
     for file in files:
         if file not in masks:
             print(f"  {file}")

@@ -21,6 +21,7 @@ from ppmn.grounding.grounder import Grounder, load
 from ppmn.grounding.result import Grounding
 from ppmn.grounding.runtime import RuntimeName, RuntimePrecision
 from ppmn.images import IMAGE_SUFFIXES, ImageInput, MissingDecoderError
+from ppmn.model.locate import model_digests
 from ppmn.types import Span
 
 RESULTS_FILE = "results.jsonl"
@@ -93,11 +94,11 @@ class BatchOptions:
         """Write what is asked for."""
         return save(grounding, folder, formats=self.formats, boxes=self.boxes, instances=self.instances)
 
-    def key(self, job: GroundingJob) -> str:
-        """What must be equal for the result of an earlier run to be kept."""
-        settings = [self.model, self.threshold, self.formats, self.boxes, self.all_phrases]
+    def key(self, job: GroundingJob, digests: tuple[str, str]) -> str:
+        """What must be equal for the result of an earlier run to be kept; `digests` are the model's."""
+        settings = [self.model, *digests, self.threshold, self.formats, self.boxes, self.all_phrases]
         settings += [self.keep_absent, self.instances]
-        return json.dumps([str(job.image), job.caption, job.spans, *settings])
+        return json.dumps([str(job.image), _file_state(job.image), job.caption, job.spans, *settings])
 
 
 @dataclass(frozen=True)
@@ -203,12 +204,13 @@ def read_list_line(line: str, number: int, caption: str | None) -> tuple[str, st
 def ground_jobs(jobs: Iterable[GroundingJob], out: Path, options: BatchOptions) -> BatchSummary:
     """Ground each job into a folder of `out` that appears when it is complete; finished jobs are skipped."""
     earlier = _finished(make_writable_folder(out))
+    digests = model_digests(options.model)
     grounder: Grounder | None = None
     counts: Counter[str] = Counter()
     missing: Counter[str] = Counter()
     with (out / RESULTS_FILE).open("a", encoding="utf-8") as results:
         for job in tqdm(jobs, unit="image", disable=None):
-            key = options.key(job)
+            key = options.key(job, digests)
             if earlier.get(key) == job.folder:
                 counts["earlier"] += 1
                 continue
@@ -234,11 +236,13 @@ def ground_jobs(jobs: Iterable[GroundingJob], out: Path, options: BatchOptions) 
 def _ground_job(job: GroundingJob, grounder: Grounder, options: BatchOptions, out: Path) -> dict[str, Any]:
     if job.problem is not None:
         raise InputError(job.problem)
+    part, folder = out / f"{job.folder}.partial", out / job.folder
+    if folder.is_file():
+        raise InputError(f"{folder} is a file, not a folder for results; give another folder with -o DIR")
     start = time.perf_counter()
     grounding = options.ground(grounder, job.image, job.caption, job.spans)
     for warning in grounding.warnings:
         logger.warning("%s: %s", job.image, warning)
-    part, folder = out / f"{job.folder}.partial", out / job.folder
     for old in (part, folder):
         shutil.rmtree(old, ignore_errors=True)
     options.save(grounding, part)
@@ -249,6 +253,15 @@ def _ground_job(job: GroundingJob, grounder: Grounder, options: BatchOptions, ou
         for p in grounding
     ]
     return {"folder": job.folder, "phrases": phrases, "seconds": round(time.perf_counter() - start, 3)}
+
+
+def _file_state(file: Path) -> tuple[int, int] | None:
+    """The size of a file and the time of its last change; None if it cannot be read."""
+    try:
+        state = file.stat()
+    except (OSError, ValueError):  # a list may name anything
+        return None
+    return state.st_size, state.st_mtime_ns
 
 
 def _finished(out: Path) -> dict[str, str]:

@@ -18,6 +18,7 @@ from ppmn.grounding.page import to_html
 from ppmn.grounding.render import check_rounds, cut_out, overlay, rounds_figure
 from ppmn.grounding.result import Grounding
 
+_NUMBERED = re.compile(r"[0-9]{3,}_[a-z0-9-]+\.png")  # the file of a phrase
 _MAX_DENSE_BYTES = 2_000_000_000  # of dense masks in memory
 
 
@@ -139,13 +140,21 @@ def slug(text: str) -> str:
 
 def _write_masks(grounding: Grounding, folder: Path, boxes: bool) -> list[Path]:
     files = [_write_png(overlay(grounding, boxes=boxes), folder / "overlay.png")]
+    _remove_numbered(folder / "masks")
     if boxes:
         return files
-    (folder / "masks").mkdir(exist_ok=True)
+    make_folder(folder / "masks")
     for number, phrase in enumerate(grounding, 1):
         mask = Image.fromarray(phrase.mask)  # one bit per pixel
         files.append(_write_png(mask, folder / "masks" / f"{number:03d}_{slug(phrase.text)}.png"))
     return files
+
+
+def _remove_numbered(folder: Path) -> None:
+    """Remove what was written for the phrases of an earlier caption; other files stay."""
+    for file in folder.glob("*.png"):
+        if _NUMBERED.fullmatch(file.name):
+            file.unlink()
 
 
 def _write_png(image: Image.Image, file: Path) -> Path:
@@ -204,6 +213,7 @@ def _write_cvat(grounding: Grounding, folder: Path) -> list[Path]:
 
 def _write_cutouts(grounding: Grounding, folder: Path) -> list[Path]:
     files = []
+    _remove_numbered(folder / "cutouts")
     for number, phrase in enumerate(grounding, 1):
         piece = cut_out(grounding.image, phrase)
         if piece is not None:

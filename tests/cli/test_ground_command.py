@@ -2,12 +2,14 @@
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from PIL import Image, ImageDraw
+from safetensors.torch import load_file, save_file
 from support.models import bert_folder, small_ppmn
 
 from ppmn.cli import main
@@ -15,6 +17,7 @@ from ppmn.cli.ground import describe
 from ppmn.grounding.batch import find_images
 from ppmn.grounding.grounder import load
 from ppmn.model.folder import save_model
+from ppmn.phrases.language import language_warning
 
 CAPTION = "In this image there are two dogs on the green grass, and a red ball under the blue sky."
 
@@ -87,7 +90,8 @@ def test_a_caption_in_another_language_is_warned_of(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     image, out = save_image(tmp_path / "images" / "image.png"), tmp_path / "out"
-    warning = "the caption seems to be German; only English is supported"
+    warning = language_warning("ein Hund auf der Wiese")
+    assert warning and warning.startswith("the caption seems to be German; only English is supported")
     command = [str(image), "ein Hund auf der Wiese", "--model", model, "-o", str(out), "--format", "json"]
     assert main(["ground", *command]) == 0
     printed = capsys.readouterr()
@@ -111,6 +115,40 @@ def test_caption_from_standard_input_and_boxes(
 
 def pipe_in(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+
+
+def test_a_caption_that_is_not_text_is_one_sentence(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = save_image(tmp_path / "image.png")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a d\xf6g"), encoding="utf-8"))
+    assert main(["ground", str(image), "-", "--model", model]) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert error.startswith("ppmn: the caption on standard input is not text in UTF-8")
+
+
+def test_a_folder_called_masks_hides_no_file(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image, out = save_image(tmp_path / "image.png"), tmp_path / "masks"
+    assert main(["ground", str(image), "a dog", "--model", model, "-o", str(out)]) == 0
+    shown = capsys.readouterr().out
+    assert str(out / "page.html") in shown and f"{out / 'masks'}: 1 masks" in shown
+
+
+def test_files_of_an_earlier_caption_are_removed(model: str, tmp_path: Path) -> None:
+    image, out = save_image(tmp_path / "image.png"), tmp_path / "out"
+    command = ["--model", model, "-o", str(out), "--formats", "png,cutouts", "--threshold", "0"]
+    assert main(["ground", str(image), CAPTION, *command]) == 0
+    assert len(list((out / "masks").iterdir())) == len(list((out / "cutouts").iterdir())) == 4
+    for name in ("mine.png", "001_Mine.png", "001_mine.txt"):
+        (out / "masks" / name).write_text("")
+    assert main(["ground", str(image), "a cat", *command]) == 0
+    own = {"mine.png", "001_Mine.png", "001_mine.txt"}
+    assert {file.name for file in (out / "masks").iterdir()} == {"001_cat.png", *own}
+    assert [file.name for file in (out / "cutouts").iterdir()] == ["001_cat.png"]
+    assert main(["ground", str(image), "a cat", *command, "--boxes"]) == 0
+    assert {file.name for file in (out / "masks").iterdir()} == own
 
 
 def test_image_from_standard_input_and_json_to_standard_output(
@@ -213,6 +251,41 @@ def test_list_is_restartable_and_continues_after_failures(
     assert (out / "000002_c" / "grounding.json").is_file()
     assert main([*command, "--threshold", "0.3"]) == 1  # other settings: nothing is skipped
     assert "3 grounded" in capsys.readouterr().out
+
+
+def test_another_model_or_image_is_grounded_again(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images, trained = tmp_path / "images", tmp_path / "model"
+    save_image(images / "a.png")
+    save_image(images / "b.png")
+    shutil.copytree(model, trained)
+    command = ["ground", str(images), "a dog", "-o", str(tmp_path / "out"), "--model", str(trained)]
+    for grounded in ("2 grounded", "0 grounded"):
+        assert main([*command, "--formats", "json"]) == 0
+        assert grounded in capsys.readouterr().out
+    save_image(images / "a.png", 40, 50)
+    assert main([*command, "--formats", "json"]) == 0
+    assert "1 grounded" in capsys.readouterr().out
+    weights = load_file(trained / "model.safetensors")
+    save_file({name: 2 * tensor for name, tensor in weights.items()}, trained / "model.safetensors")
+    assert main([*command, "--formats", "json"]) == 0
+    assert "2 grounded" in capsys.readouterr().out
+
+
+def test_a_file_where_results_should_be_is_one_sentence(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = tmp_path / "photos"
+    for name in ("a.png", "2024/a.png", "2024/b.png"):
+        save_image(photos / name)
+    command = ["ground", str(photos / "2024"), "a dog", "-o", str(photos), "--model", model]
+    assert main([*command, "--formats", "json"]) == 1
+    shown = capsys.readouterr()
+    (error,) = shown.err.splitlines()
+    assert f"{photos / 'a.png'} is a file, not a folder for results" in error
+    assert "1 grounded, 1 failed" in shown.out and (photos / "a.png").is_file()
+    assert not (photos / "a.png.partial").exists()
 
 
 def test_list_may_mark_phrases(model: str, tmp_path: Path) -> None:
