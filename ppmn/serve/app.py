@@ -13,7 +13,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.exceptions import HTTPException
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from ppmn import __version__
 from ppmn.errors import InputError
@@ -21,7 +20,7 @@ from ppmn.grounding.grounder import Grounder
 from ppmn.grounding.render import OPACITY, PALETTE
 from ppmn.samples import installed_samples
 from ppmn.serve import schemas
-from ppmn.serve.guard import LOOPBACK, UPLOAD_PATH, Guard, error_response
+from ppmn.serve.guard import LOOPBACK, LOOPBACK_HOSTS, UPLOAD_PATH, Guard, error_response
 from ppmn.serve.limits import Limits
 from ppmn.serve.service import FileName, Service
 from ppmn.serve.work_queue import WorkQueue
@@ -83,9 +82,9 @@ def create_app(
         redoc_url=None,
     )
     app.state.service = service
-    if host in LOOPBACK:  # otherwise the names of this machine are not known
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[*LOOPBACK, "[::1]"])
-    app.add_middleware(Guard, limits=service.limits, token=token, observe=service.counters.observe)
+    hosts = LOOPBACK_HOSTS if host in LOOPBACK else ()  # otherwise the names of this machine are not known
+    observe = service.counters.observe
+    app.add_middleware(Guard, limits=service.limits, token=token, observe=observe, hosts=hosts)
     _add_error_handlers(app)
     app.include_router(_router)
     for path, name in (("/", "index.html"), ("/docs", "docs.html")):

@@ -1,12 +1,12 @@
-"""Checks before every request (origin, token, size) and security headers on every response."""
+"""Checks before every request (host, origin, token, size) and security headers on every response."""
 
 import asyncio
 import hmac
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ppmn.serve.limits import Limits
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "[::1]")  # as browsers send them
 UPLOAD_PATH = "/api/images"
 _MAX_JSON_BYTES = 1_000_000  # of a request without an image
 _FORM_BYTES = 64_000  # of a multipart form around its image
@@ -42,6 +43,7 @@ def error_response(status: int, sentence: str, headers: dict[str, str] | None = 
 class Guard:
     """ASGI middleware; `observe` gets the route, the status and the seconds of every request.
 
+    `hosts` are the names that the server answers to, without a port; empty: all.
     Handlers find the time at which the request must be answered in `request.state.deadline`.
     """
 
@@ -49,6 +51,7 @@ class Guard:
     limits: Limits
     token: str | None
     observe: Callable[[str, int, float], None]
+    hosts: tuple[str, ...] = ()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,8 +75,10 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers, path = Headers(scope=scope), scope["path"]
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host", ""):
+        origin, host = headers.get("origin"), headers.get("host", "")
+        if self.hosts and re.sub(r":\d*$", "", host.lower()) not in self.hosts:
+            return error_response(400, f"this server answers to {' and '.join(self.hosts)}, not to {host!r}")
+        if origin is not None and origin.partition("://")[2] != host:
             return error_response(403, "pages of other sites may not use this server")
         if self.token and path not in _OPEN_PATHS and not path.startswith("/static/"):
             given = headers.get("authorization", "").removeprefix("Bearer ")

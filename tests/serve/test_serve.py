@@ -301,8 +301,12 @@ def test_large_bodies_are_refused(grounder: Grounder) -> None:
 def test_other_origins_and_hosts_are_refused(client: httpx.Client) -> None:
     for host, status in (("rebound.example", 400), ("[::1]:8000", 200), ("localhost", 200)):
         assert client.get("/api/about", headers={"Host": host}).status_code == status
-    answer = client.post("/api/phrases", json={"caption": "a dog"}, headers={"Origin": "http://evil.example"})
-    assert answer.status_code == 403
+    refused = client.get("/api/about", headers={"Host": "rebound.example:80"})
+    assert refused.json()["error"].endswith("not to 'rebound.example:80'")
+    assert "content-security-policy" in refused.headers
+    for origin in ("http://[", "null", "http://evil.example"):
+        answer = client.post("/api/phrases", json={"caption": "a dog"}, headers={"Origin": origin})
+        assert answer.status_code == 403
     own = str(client.base_url).rstrip("/")
     answer = client.post("/api/phrases", json={"caption": "a dog"}, headers={"Origin": own})
     assert answer.status_code == 200
