@@ -32,14 +32,12 @@ from ppmn.types import Map, Size, Span
 
 GRAPHS_VERSION = 5  # of what onnx.json describes
 GRAPHS_FOLDER, DESCRIPTION_FILE = "onnx", "onnx.json"
-_OUTSIDE = {"text", "threshold", "relative_threshold", "hysteresis_peak", "short_side", "long_side"} | {
-    "calibration"
-}  # fields of the configuration that graphs do not depend on
-_DESCRIBED = {"config", "weights", "stride", "token_stride", "multiple", "resize_multiple"} | {
-    "padding_color",
-    "window",
-    "first_id",
-    "last_id",
+_OUTSIDE = {  # fields of the configuration that graphs do not depend on
+    *("text", "threshold", "relative_threshold", "hysteresis_peak", "short_side", "long_side", "calibration")
+}
+_DESCRIBED = {
+    *("config", "weights", "stride", "token_stride", "multiple", "resize_multiple"),
+    *("padding_color", "window", "first_id", "last_id"),
 }
 
 
@@ -180,7 +178,8 @@ class OnnxRuntime:
         """The weights of the words in each query (M, n), and the number of queries of each phrase."""
         rows = []
         for pieces in tokens.pieces:
-            one_hot = np.eye(len(tokens.ids), dtype=np.float32)[list(pieces)]
+            one_hot = np.zeros((len(pieces), len(tokens.ids)), np.float32)
+            one_hot[np.arange(len(pieces)), list(pieces)] = 1
             rows.append(one_hot if self.config.query == "word" else one_hot.mean(0, keepdims=True))
         return np.concatenate(rows), tuple(len(own) for own in rows)
 

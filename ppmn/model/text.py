@@ -27,12 +27,6 @@ class Queries:
     counts: tuple[int, ...]  # rows of each image
     sizes: tuple[int, ...]  # rows of each phrase
 
-    def phrase_maps(self, M: Tensor) -> Tensor:
-        """Response maps of phrases: the mean of the maps of their queries, (M, H, W) -> (P, H, W)."""
-        if all(size == 1 for size in self.sizes):
-            return M
-        return torch.stack([rows.mean(0) for rows in M.split(list(self.sizes))])
-
 
 class TextEncoder(nn.Module):
     """Any encoder like BERT with a fast tokenizer; long captions are encoded in overlapping windows."""

@@ -5,6 +5,7 @@ import json
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from ppmn.config import DINOv2Config, ModelConfig, ResNetConfig
 from ppmn.convert.key_maps import detectron2_encoder
 from ppmn.errors import InputError
 from ppmn.evaluation.evaluate import ppmn2022_sizes
+from ppmn.grounding.runtime import RawMaps
 from ppmn.model.folder import save_model
 from ppmn.model.lcpa import blur
 from ppmn.model.losses import ppm_losses, total_loss
@@ -198,8 +200,9 @@ def test_phrases_are_aligned_by_characters(text: Path) -> None:
 def test_phrase_map_is_the_mean_of_word_maps(text: Path) -> None:
     encoder = TextEncoder.from_source(str(text), "word")
     queries = encoder([Tokens((5, 6, 7), ((0, 1), (2,)))])
-    M = torch.rand(3, 4, 5)
-    assert torch.allclose(queries.phrase_maps(M), torch.stack([M[:2].mean(0), M[2]]))
+    M = np.random.default_rng(0).random((3, 4, 5), np.float32)
+    maps = RawMaps([M], [], queries.sizes).phrase_maps(M)
+    np.testing.assert_allclose(maps, np.stack([M[:2].mean(0), M[2]]), rtol=1e-6)
 
 
 def test_losses_of_valid_pixels_and_of_parts_of_a_batch() -> None:
