@@ -19,7 +19,7 @@ class Round:
 
     Attributes:
         maps: Probabilities at the network's stride, (P, H, W).
-        pixels: For each phrase (n, 2), x and y in the image; empty after the last round.
+        pixels: For each phrase (n, 2), x and y in the image; empty if no round follows.
     """
 
     maps: Map
@@ -140,7 +140,7 @@ class Grounding:
         phrases: One prediction per phrase.
         threshold: The response above which a pixel is in a mask.
         skipped: Phrases that were not grounded, because they name no object.
-        rounds: Maps and pixels of rounds 0 to L, if they were kept.
+        rounds: Maps and pixels of rounds 0 to L and, of a model that points, the drawn map, if kept.
         image_name: The file the image was read from, if it was.
         model: The name of the model.
         warnings: Sentences that say why the answer may be wrong, such as a caption that is not English.

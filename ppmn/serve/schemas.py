@@ -116,7 +116,7 @@ class PhraseResult(_PhraseWords, RegionResult):
 class RoundResult(BaseModel):
     maps: list[EncodedMap] = Field(description="one per phrase")
     pixels: list[list[list[float]]] = Field(
-        description="x and y of the pixels of each phrase that the next round attends to; empty for the last"
+        description="x and y of the pixels of each phrase that the next round attends to; empty without one"
     )
 
 
@@ -129,7 +129,9 @@ class GroundingResult(ImageInfo):
     warnings: list[str] = Field(
         description="why the answer may be wrong, such as a caption that is not English"
     )
-    rounds: list[RoundResult] | None = Field(None, description="H0 to HL, if requested")
+    rounds: list[RoundResult] | None = Field(
+        None, description="rounds 0 to L and, of a model that points, the drawn map, if requested"
+    )
 
 
 class SampleInfo(BaseModel):

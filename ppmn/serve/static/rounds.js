@@ -47,13 +47,17 @@ export function paintRound(canvas, image) {
   painter.filter = "none";
   painter.drawImage(heatMap(rounds[step].maps[index], rgb(colorOf(number)), canvas), 0, 0);
   points.forEach(([x, y]) => dot(painter, (x * canvas.width) / state.image.width, (y * canvas.height) / state.image.height));
-  byId("round-note").textContent = note(step, state.phrases[number].text, points.length);
+  byId("round-note").textContent = note(rounds, step, state.phrases[number].text, points.length);
 }
 
-function note(step, text, count) {
+// A model that points draws one more map after the last round, so no round attends to the pixels of the map before it.
+const isDrawn = (rounds, step) => step > 0 && step === rounds.length - 1 && !rounds[step - 1].pixels.length;
+
+function note(rounds, step, text, count) {
   const when = step ? `after round ${step}` : "before the first round";
-  const next = count ? `Round ${step + 1} attends to ${count} language-compatible pixels.` : "This is the last round.";
-  return `H${step}, the response of “${text}” ${when}. ${next}`;
+  const map = isDrawn(rounds, step) ? `the drawn map of “${text}”` : `the response of “${text}” ${when}`;
+  const next = count ? ` Round ${step + 1} attends to ${count} language-compatible pixels.` : "";
+  return `H${step}, ${map}.${next}${step === rounds.length - 1 ? " This is the last map." : ""}`;
 }
 
 function heatMap(map, [red, green, blue], { width, height }) {
