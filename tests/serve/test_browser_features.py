@@ -266,6 +266,43 @@ def test_undo(grounded: Visitor, files: list[Path]) -> None:
     assert page.locator("#undo").is_hidden()
 
 
+def test_undo_after_a_photo_of_another_shape(visitor: Visitor, tmp_path: Path) -> None:
+    for name, size in (("low", (480, 270)), ("high", (480, 360))):
+        (tmp_path / name).write_bytes(image_bytes(drawn_image(*size)))
+    visitor.upload(tmp_path / "high")
+    visitor.write(CAPTION, 4)
+    visitor.ground()
+    visitor.slide("threshold", 0.45)
+    area = visitor.state("state.phrases[0].result.mask.area")
+    visitor.slide("threshold", 0.6)
+    visitor.upload(tmp_path / "low")
+    visitor.page.wait_for_function("document.getElementById('masks').height === 270")
+    visitor.slide("threshold", 0.45)
+    visitor.page.get_by_role("button", name="Undo: another photo").click()
+    visitor.page.wait_for_function("document.getElementById('masks').height === 360")
+    playwright.expect(visitor.page.locator("#phrases .score").first).to_contain_text("%")
+    assert visitor.state("state.phrases[0].result.mask.area") == area > 0
+
+
+def test_a_phrase_that_is_found_later_is_shown(visitor: Visitor, files: list[Path], monkeypatch: Any) -> None:
+    page = visitor.page
+    presence = {"red ball": 0.2, "two dogs": 0.9}
+    set_presence(monkeypatch, presence)
+    visitor.upload(files[0])
+    visitor.write(CAPTION, 4)
+    visitor.ground()
+    page.get_by_role("switch", name="Show two dogs").click()  # the user's choice
+    ball, dogs = (page.get_by_role("switch", name=f"Show {text}") for text in ("red ball", "two dogs"))
+    playwright.expect(ball).not_to_be_checked()
+    presence.update({"red ball": 0.9, "two dogs": 0.2})
+    for _ in range(2):
+        with page.expect_response("**/ground"):
+            page.click("#find")
+        playwright.expect(ball).to_be_checked()
+        playwright.expect(dogs).not_to_be_checked()
+        presence["two dogs"] = 0.9
+
+
 def test_score_and_area_are_explained(grounded: Visitor) -> None:
     score = grounded.page.locator("#phrases .score", has_text="score").first
     titles = score.locator("[title]").evaluate_all("(all) => all.map((part) => part.title)")

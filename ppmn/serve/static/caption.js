@@ -79,9 +79,9 @@ function updatePhrases() {
   const { toPlain } = plainSpans(state.text);
   const before = state.phrases;
   state.phrases = spans.sort((a, b) => a[0] - b[0] || a[1] - b[1]).map(([start, end]) => {
-    const { result, hidden = false } = before.find((phrase) => phrase.start === start && phrase.end === end) || {};
+    const { result, hidden = false, chosen = false } = before.find((phrase) => phrase.start === start && phrase.end === end) || {};
     const text = withoutBrackets(all.slice(start, end).join(""));
-    return { start, end, span: toPlain([start, end]), text, hidden, result };
+    return { start, end, span: toPlain([start, end]), text, hidden, chosen, result };
   });
   clearHighlight();
   showUnderlines();

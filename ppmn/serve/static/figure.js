@@ -41,12 +41,13 @@ function setSize(width, height) {
 // Masks change with the threshold and with a new grounding only.
 function updateMasks() {
   allMasks = null;
+  const size = `${canvas.width}x${canvas.height}`;
   state.phrases.forEach(({ result }) => {
-    if (!result || (result.threshold === state.threshold && result.width === canvas.width)) return;
+    if (!result || (result.threshold === state.threshold && result.size === size)) return;
     result.mask = maskOf(result.map, state.image, canvas, state.threshold);
     result.objectMasks = result.objects.map((map) => maskOf(map, state.image, canvas, state.threshold));
     result.labelPoint = labelPoint(result.map, state.image, canvas, result.mask);
-    [result.threshold, result.width] = [state.threshold, canvas.width];
+    [result.threshold, result.size] = [state.threshold, size];
   });
 }
 

@@ -33,7 +33,7 @@ function takeResults(phrases, text, answer) {
     const { map, presence, absent, foreign, score, instances } = answer.phrases[index];
     const objects = instances.map((found) => decodeMap(found.map));
     phrase.result = { index, presence, absent, foreign, score, map: decodeMap(map), objects };
-    phrase.hidden = phrase.hidden || isWithheld(phrase.result);
+    if (!phrase.chosen) phrase.hidden = isWithheld(phrase.result);
   });
 }
 

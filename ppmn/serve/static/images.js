@@ -26,7 +26,7 @@ function setImage(image) {
   state.grounding = null;
   state.phrases.forEach((phrase) => {
     delete phrase.result;
-    phrase.hidden = false;
+    phrase.hidden = phrase.chosen = false;
   });
   clearHighlight();
   notify("image");

@@ -46,6 +46,7 @@ function setHidden(what, isHidden) {
   remember(what);
   state.phrases.forEach((phrase, number) => {
     phrase.hidden = isHidden(phrase, number);
+    phrase.chosen = phrase.hidden !== Boolean(phrase.result && isWithheld(phrase.result));
   });
   notify("visibility");
 }

@@ -4,7 +4,7 @@ export const state = {
   image: null, // {file, sample, address, ready} and, once it is ready, {id, width, height, map_size, content_size}
   text: "", // the caption as it is written
   spans: { found: [], added: [], removed: [] }, // of phrases, in characters (code points) of the text
-  phrases: [], // {start, end, span, text, hidden, result}; `result` once it is grounded
+  phrases: [], // {start, end, span, text, hidden, chosen, result}; `chosen`: by the user; `result` once it is grounded
   grounding: null, // {caption, spans, text, threshold, warnings, rounds}: of the last request
   captionError: "", // what is wrong with the caption, such as a bracket that is not closed
   warnings: [], // why the phrases of the caption may be wrong
