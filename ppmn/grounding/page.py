@@ -3,6 +3,7 @@
 import base64
 import html
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ _SCRIPTS = ("maps.js", "labels.js", "saved_page.js")
 _IMAGE_SIDE = 1024  # longer side of the image in the page
 
 
-def to_html(grounding: Grounding) -> str:
+def to_html(grounding: Grounding, *, numbers: Sequence[int] | None = None) -> str:
     """Make an HTML page of a grounding: pointing at a phrase shows its mask.
 
     Args:
         grounding: What `ground` returned.
+        numbers: The number of each phrase, for its label and color; None counts them from 1.
 
     Returns:
         The page, with the image, the maps and the scripts in it.
@@ -33,7 +35,7 @@ def to_html(grounding: Grounding) -> str:
         >>> to_html(grounding).splitlines()[0]
         '<!doctype html>'
     """
-    data = json.dumps(_page_data(grounding), ensure_ascii=True)
+    data = json.dumps(_page_data(grounding, numbers), ensure_ascii=True)
     for character in "<>&":  # so that no caption can end the script element
         data = data.replace(character, f"\\u{ord(character):04x}")
     title = grounding.caption if len(grounding.caption) <= 80 else f"{grounding.caption[:79]}…"
@@ -54,7 +56,7 @@ def _read(name: str) -> str:
     return (_WEB / name).read_text(encoding="utf-8")
 
 
-def _page_data(grounding: Grounding) -> dict[str, Any]:
+def _page_data(grounding: Grounding, numbers: Sequence[int] | None) -> dict[str, Any]:
     image = shrink(grounding.image, _IMAGE_SIDE)
     jpeg = base64.b64encode(encode_image_file(image, "JPEG", quality=88)).decode("ascii")
     geometry = grounding[0].geometry
@@ -69,6 +71,7 @@ def _page_data(grounding: Grounding) -> dict[str, Any]:
         "content_size": geometry.content_size,
         "palette": PALETTE,
         "opacity": OPACITY,
+        "numbers": list(numbers or range(1, len(grounding) + 1)),
         "phrases": [_phrase_data(phrase) for phrase in grounding],
     }
 

@@ -39,6 +39,7 @@ def overlay(
     boxes: bool = False,
     opacity: float = OPACITY,
     outline: bool = True,
+    numbers: Sequence[int] | None = None,
 ) -> Image.Image:
     """The image with the mask, number and words of each phrase in the phrase's color.
 
@@ -48,6 +49,7 @@ def overlay(
         boxes: Draw boxes instead of masks.
         opacity: Of the masks, from 0 to 1.
         outline: Draw the outlines of the masks.
+        numbers: The number of each phrase, for its label and color; None counts them from 1.
 
     Returns:
         The picture; small masks lie on top of large ones.
@@ -65,10 +67,12 @@ def overlay(
     order = sorted(
         range(len(grounding)), key=lambda n: -int((grounding[n].map > grounding[n].threshold).sum())
     )
+    numbers = numbers or range(1, len(grounding) + 1)
+    colors = [color(number - 1) for number in numbers]
     if not boxes:
         masks = (geometries[n].mask(grounding[n].map, grounding[n].threshold) for n in order)
-        colors = [color(n) for n in order]
-        image = paint_masks(image, masks, colors=colors, opacity=opacity, outline=outline)
+        own = [colors[n] for n in order]
+        image = paint_masks(image, masks, colors=own, opacity=opacity, outline=outline)
     elif image is grounding.image:
         image = image.copy()
     font_size = max(11, min(image.size) // 32)
@@ -81,9 +85,9 @@ def overlay(
         if boxes:
             x, y, width, height = box
             corners = (x, y, x + width - 1, y + height - 1)
-            ImageDraw.Draw(image).rectangle(corners, outline=color(n), width=max(2, font_size // 6))
+            ImageDraw.Draw(image).rectangle(corners, outline=colors[n], width=max(2, font_size // 6))
         at = box[:2] if boxes else _label_point(phrase, geometry)
-        _draw_label(image, at, f"{n + 1} {phrase.text}", color(n), font_size, taken)
+        _draw_label(image, at, f"{numbers[n]} {phrase.text}", colors[n], font_size, taken)
     return image
 
 

@@ -14,6 +14,7 @@ from ppmn.phrases.rules import Phrase
 from ppmn.serve.image_cache import CachedImage
 
 _Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+_Number = Annotated[int, Field(ge=1, le=1_000_000)]
 _SpanList = Annotated[
     list[int], Field(min_length=2, max_length=2, description="start and end, in characters")
 ]
@@ -50,6 +51,10 @@ class FileRequest(GroundingRequest):
     opacity: _Fraction = Field(OPACITY, description="of the masks in overlay.png")
     outline: bool = Field(True, description="outline the masks in overlay.png")
     instances: bool = Field(False, description="one annotation per object in coco.json")
+    numbers: list[_Number] | None = Field(
+        None,
+        description="the number of each phrase, for its label, color and file name; null counts them from 1",
+    )
 
 
 class _PhraseWords(BaseModel):

@@ -76,10 +76,13 @@ class Service:
 
     def file(self, cached: CachedImage, name: FileName, request: schemas.FileRequest) -> bytes:
         """Ground a caption; the result as a file."""
-        grounding = self._ground(cached, request)
+        grounding, numbers = self._ground(cached, request), request.numbers
+        if numbers is not None and len(numbers) != len(grounding):
+            raise InputError(f"there are {len(numbers)} numbers for {len(grounding)} phrases")
         match name:
             case "overlay.png":
-                image = overlay(grounding, opacity=request.opacity, outline=request.outline)
+                opacity, outline = request.opacity, request.outline
+                image = overlay(grounding, opacity=opacity, outline=outline, numbers=numbers)
             case "panoptic.png":
                 image, _ = to_panoptic(grounding)
             case "panoptic.json":
@@ -89,9 +92,9 @@ class Service:
             case "cutout.png":
                 return _only_cutout(grounding)
             case "cutouts.zip":
-                return _zipped(_cutouts(grounding))
+                return _zipped(_cutouts(grounding, numbers))
             case "page.html":
-                return to_html(grounding).encode()
+                return to_html(grounding, numbers=numbers).encode()
         return _png(image)
 
     def phrases(self, request: schemas.CaptionRequest) -> bytes:
@@ -132,10 +135,10 @@ def _png(image: Image.Image) -> bytes:
     return encode_image_file(image, "PNG", compress_level=1)
 
 
-def _cutouts(grounding: Grounding) -> dict[str, bytes]:
+def _cutouts(grounding: Grounding, numbers: list[int] | None = None) -> dict[str, bytes]:
     """A PNG file with transparency for every phrase whose mask is not empty, by file name."""
     files = {}
-    for number, phrase in enumerate(grounding, 1):
+    for number, phrase in zip(numbers or range(1, len(grounding) + 1), grounding, strict=True):
         check_abandoned()
         piece = cut_out(grounding.image, phrase)
         if piece is not None:

@@ -159,6 +159,24 @@ def test_cutouts_of_what_is_shown(grounded: Visitor) -> None:
     playwright.expect(page.locator("#status")).to_contain_text("Nothing is shown")
 
 
+def test_files_of_some_phrases_keep_their_numbers(grounded: Visitor) -> None:
+    grounded.slide("threshold", 0.1)
+    grounded.page.get_by_role("switch", name="Show two dogs").click()
+    archive = zipfile.ZipFile(io.BytesIO(grounded.download("cutouts.zip")))
+    names = ["002_green-grass.png", "003_red-ball.png", "004_blue-sky.png"]
+    assert archive.namelist() == names
+    page = grounded.context.new_page()
+    page.set_content(grounded.download("page.html").decode())
+    assert page.locator("#list .number").all_inner_texts() == ["2", "3", "4"]
+    assert sorted(page.locator(".label").all_inner_texts()) == ["2", "3", "4"]
+    assert page.locator("#caption sup").all_inner_texts() == ["2", "3", "4"]
+    colours = [
+        row.evaluate("(e) => e.style.getPropertyValue('--color')")
+        for row in page.locator("#list button").all()
+    ]
+    assert colours == grounded.state("state.about.palette.slice(1, 4)")
+
+
 def scale(visitor: Visitor) -> float:
     return visitor.page.evaluate(
         "document.getElementById('masks').getBoundingClientRect().width /"

@@ -36,6 +36,7 @@ from bench.serve import serving
 from ppmn.cli import main
 from ppmn.grounding.grounder import EncodedImage, Grounder
 from ppmn.grounding.onnx_runtime import OnnxRuntime
+from ppmn.grounding.render import color
 from ppmn.grounding.sessions import Sessions
 from ppmn.phrases.rules import Phrase, find_phrases
 from ppmn.serve.image_cache import CachedImage, ImageCache
@@ -159,6 +160,21 @@ def test_cutouts(client: httpx.Client, grounder: Grounder) -> None:
     assert answer.status_code == 422 and "there are 4" in answer.json()["error"]
     empty = {"caption": "a dog", "threshold": 1}
     assert "is empty" in client.post(f"{files}/cutout.png", json=empty).json()["error"]
+
+
+def test_numbers_of_phrases_in_files(client: httpx.Client) -> None:
+    id = upload(client, image_bytes(drawn_image())).json()["id"]
+    body = {"caption": "[sky]", "threshold": 0, "opacity": 1, "outline": False}
+
+    def file(name: str, numbers: list[int]) -> httpx.Response:
+        return client.post(f"/api/images/{id}/files/{name}", json={**body, "numbers": numbers})
+
+    painted = Image.open(io.BytesIO(file("overlay.png", [3]).content))
+    assert painted.getpixel((0, 0)) == color(2)
+    archive = zipfile.ZipFile(io.BytesIO(file("cutouts.zip", [3]).content))
+    assert archive.namelist() == ["003_sky.png"]
+    refused = file("overlay.png", [1, 2])
+    assert (refused.status_code, refused.json()["error"]) == (422, "there are 2 numbers for 1 phrases")
 
 
 def test_warnings_and_presence(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

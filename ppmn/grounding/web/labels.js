@@ -25,8 +25,8 @@ export function element(name, { className = "", text = "", numbers, color } = {}
 }
 
 // A label: the number of a phrase, and its text while it is highlighted.
-export function label(number, text, [x, y], color) {
-  const made = element("span", { className: "label", text: number + 1, numbers: [number], color });
+export function label(number, text, [x, y], color, shown = number + 1) {
+  const made = element("span", { className: "label", text: shown, numbers: [number], color });
   made.append(element("b", { text: ` ${text}` }));
   made.style.left = `${100 * x}%`;
   made.style.top = `${100 * y}%`;

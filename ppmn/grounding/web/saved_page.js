@@ -4,7 +4,7 @@ const data = JSON.parse(document.getElementById("data").textContent);
 const [figure, image, canvas, caption, list] =
   ["figure", "image", "masks", "caption", "list"].map((id) => document.getElementById(id));
 const painter = canvas.getContext("2d");
-const colorOf = (number) => data.palette[number % data.palette.length];
+const colorOf = (number) => data.palette[(data.numbers[number] - 1) % data.palette.length];
 image.src = data.image;
 image.alt = data.caption;
 [image.width, image.height] = [canvas.width, canvas.height] = [data.width, data.height];
@@ -55,7 +55,7 @@ function showCaption() {
     const piece = element("span", { text, numbers, color: colorOf(numbers[0]) });
     piece.tabIndex = 0;
     piece.setAttribute("role", "button");
-    numbers.filter((number) => spans[number][1] === end).forEach((number) => piece.append(element("sup", { text: number + 1 })));
+    numbers.filter((number) => spans[number][1] === end).forEach((number) => piece.append(element("sup", { text: data.numbers[number] })));
     react(piece, numbers);
     caption.append(piece);
   });
@@ -65,7 +65,7 @@ function showPhrase(phrase, number) {
   const row = document.createElement("li");
   const button = element("button", { numbers: [number], color: colorOf(number) });
   button.append(
-    element("span", { className: "number", text: number + 1 }),
+    element("span", { className: "number", text: data.numbers[number] }),
     element("span", { text: phrase.text }),
     scoreNote({ ...phrase, calibrated: data.calibrated, count: objects[number].length }),
   );
@@ -73,7 +73,8 @@ function showPhrase(phrase, number) {
   row.append(button);
   list.append(row);
   if (!masks[number].area) return;
-  figure.append(label(number, phrase.text, labelPoint(maps[number], data, data, masks[number]), colorOf(number)));
+  const point = labelPoint(maps[number], data, data, masks[number]);
+  figure.append(label(number, phrase.text, point, colorOf(number), data.numbers[number]));
 }
 
 document.addEventListener("keydown", (event) => {

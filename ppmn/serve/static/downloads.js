@@ -16,12 +16,14 @@ function save(blob, name) {
 async function download(name) {
   const { threshold, opacity, outline, grounding, image } = state;
   const phrases = state.phrases.filter(isShown);
+  const numbers = phrases.map((phrase) => state.phrases.indexOf(phrase) + 1);
   if (!phrases.length) return showStatus("Nothing is shown: switch a phrase on.", "bad");
   const spans = phrases.map((phrase) => grounding.spans[phrase.result.index]);
   const file = name === CUTOUTS && phrases.length === 1 ? "cutout.png" : name; // one needs no archive
   try {
     await withProgress(`Making ${file} …`, async () => {
-      const response = await postForImage(image, `files/${file}`, { caption: grounding.caption, spans, threshold, opacity, outline, keep_absent: true });
+      const asked = { caption: grounding.caption, spans, numbers, threshold, opacity, outline, keep_absent: true };
+      const response = await postForImage(image, `files/${file}`, asked);
       save(await response.blob(), file);
     });
     showStatus(`${file} is saved.`);
