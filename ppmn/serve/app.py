@@ -46,14 +46,14 @@ def _media_type(name: str) -> str:
 
 
 _ERRORS = (
-    _error(401, "The token is missing or wrong")
+    _error(400, "The request cannot be read, or is sent to another host")
+    | _error(401, "The token is missing or wrong")
     | _error(403, "Sent by a page of another site")
     | _error(413, "Larger than the limit")
     | _error(422, "A value in the request is wrong")
 )
 _WORK_ERRORS = (
     _ERRORS
-    | _error(400, "The request cannot be read")
     | _error(408, "The request did not arrive in time")
     | _error(503, "The queue is full: try again after Retry-After seconds")
     | _error(504, "The work took longer than the limit")
