@@ -478,21 +478,22 @@ def test_running_work_is_stopped_at_the_time_limit(
     grounder: Grounder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
-    encode, layer = grounder.encode, torch.nn.Identity()
+    encoder, layer = grounder.model.image_encoder, torch.nn.Identity()
+    encode = encoder.forward
 
-    def encode_in_steps(image: Image.Image) -> EncodedImage:
+    def encode_in_steps(images: Any) -> Any:
         for step in range(200):
             layer(torch.zeros(1))
             steps.append(step)
             time.sleep(0.05)
-        return encode(image)
+        return encode(images)
 
     with running(grounder, limits=Limits(seconds=1)) as client:
-        monkeypatch.setattr(grounder, "encode", encode_in_steps)
+        monkeypatch.setattr(encoder, "forward", encode_in_steps)
         with ends_within(1):
             assert upload(client, image_bytes(drawn_image(30, 20))).status_code == 504
             count = len(steps)
-        monkeypatch.setattr(grounder, "encode", encode)
+        monkeypatch.setattr(encoder, "forward", encode)
         until = time.monotonic() + 60
         while upload(client, image_bytes(drawn_image(30, 20, 1))).status_code != 200:
             assert time.monotonic() < until
