@@ -138,7 +138,8 @@ def compact_step(checkout: Path, folder: Path, steps: int) -> float:
     ppmn, scenes = [sys.executable, "-m", "ppmn.cli"], folder / "scenes"
     if not scenes.exists():
         run_in(
-            checkout, [*ppmn, "data", "scenes", str(scenes), "--count", str(8 * steps + 16), "--seed", "1"]
+            checkout,
+            [*ppmn, "data", "scenes", "-o", str(scenes), "--count", str(8 * steps + 16), "--seed", "1"],
         )
     run = Path(tempfile.mkdtemp(dir=folder))
     options = ["--preset", "compact", "--data", str(scenes), "--out", str(run), "--cache", str(run / "cache")]

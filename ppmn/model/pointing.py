@@ -269,8 +269,8 @@ class Pointing(nn.Module):
         )
         # the relative place, 2 (grid - place), enters linearly: its constant part goes to the bias
         bias = b1 - 2 * (on_place @ place[..., None])[..., 0]  # (m, 8)
-        z = torch.addmm(bias.flatten()[:, None], on_pixels.flatten(0, 1), pixels)
-        z = torch.addmm(z, on_place.flatten(0, 1), grid.T, alpha=2)  # (8 m, HW)
+        weights, inputs = torch.cat([on_pixels, 2 * on_place], -1), torch.cat([pixels, grid.T])
+        z = torch.addmm(bias.flatten()[:, None], weights.flatten(0, 1), inputs)  # (8 m, HW)
         z = z.unflatten(0, (parameters.shape[0], _HIDDEN))
         if H is not None:
             z = z + on_map * (_MAP_SCALE * H)[:, None]
