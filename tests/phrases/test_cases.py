@@ -1,24 +1,10 @@
 """The captions of cases.txt: their phrases, and that none of them is taken for another language."""
 
-from pathlib import Path
-
 import pytest
+from support.captions import CASES
 
 from experiments.narrative_words import MANY, OFTEN, STUFF, THINGS
 from ppmn.phrases.rules import find_phrases
-
-
-def read_cases() -> list[tuple[str, list[str]]]:
-    cases = []
-    for line in Path(__file__).with_name("cases.txt").read_text(encoding="utf-8").splitlines():
-        if not line or line.startswith("# "):
-            continue
-        caption, phrases = line.replace(r"\n", "\n").replace(r"\r", "\r").split("=>")
-        cases.append((caption.rstrip(" "), [part.strip(" ") for part in phrases.split("|") if part.strip()]))
-    return cases
-
-
-CASES = read_cases()
 
 
 @pytest.mark.parametrize(("caption", "expected"), CASES, ids=[caption[:40] for caption, _ in CASES])

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.captions import CASES
 
 from experiments.narrative_words import MANY, OFTEN, STUFF, THINGS
 from ppmn.errors import InputError
 from ppmn.phrases import language
 from ppmn.phrases.caption import parse_caption
 from ppmn.phrases.language import foreign_language, language_warning, not_english
-from tests.phrases.test_cases import CASES
 
 LINES = Path(__file__).with_name("languages.txt").read_text(encoding="utf-8").splitlines()
 CAPTIONS = [tuple(line.split(": ", 1)) for line in LINES if line and not line.startswith("#")]
