@@ -143,7 +143,8 @@ def compact_step(checkout: Path, folder: Path, steps: int) -> float:
         )
     run = Path(tempfile.mkdtemp(dir=folder))
     options = ["--preset", "compact", "--data", str(scenes), "--out", str(run), "--cache", str(run / "cache")]
-    for change in ("epochs=2", "workers=0", "validation_images=1", "evaluate_every=2"):
+    # without absent phrases, of which today's narrator makes more than earlier ones
+    for change in ("epochs=2", "workers=0", "validation_images=1", "evaluate_every=2", "negative_phrases=0"):
         options += ["--set", change]
     run_in(checkout, [*ppmn, "train", *options])
     lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
