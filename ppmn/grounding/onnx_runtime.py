@@ -32,12 +32,27 @@ from ppmn.types import Map, Size, Span
 
 GRAPHS_VERSION = 5  # of what onnx.json describes
 GRAPHS_FOLDER, DESCRIPTION_FILE = "onnx", "onnx.json"
-_OUTSIDE = {  # fields of the configuration that graphs do not depend on
-    *("text", "threshold", "relative_threshold", "hysteresis_peak", "short_side", "long_side", "calibration")
+# fields of the configuration that graphs do not depend on
+_OUTSIDE = {
+    "text",
+    "threshold",
+    "relative_threshold",
+    "hysteresis_peak",
+    "short_side",
+    "long_side",
+    "calibration",
 }
 _DESCRIBED = {
-    *("config", "weights", "stride", "token_stride", "multiple", "resize_multiple"),
-    *("padding_color", "window", "first_id", "last_id"),
+    "config",
+    "weights",
+    "stride",
+    "token_stride",
+    "multiple",
+    "resize_multiple",
+    "padding_color",
+    "window",
+    "first_id",
+    "last_id",
 }
 
 
