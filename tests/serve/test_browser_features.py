@@ -76,7 +76,7 @@ def test_photo_appears_before_the_server_answers(grounded: Visitor, files: list[
     held = hold(page, "**/api/images")
     page.set_input_files("#file", files[1])
     wait_for_request(page, held)
-    page.wait_for_function("document.getElementById('image').naturalWidth === 300")
+    grounded.wait_until("document.getElementById('image').naturalWidth === 300")
     assert page.locator("#figure").is_visible() and not grounded.canvas()[..., 3].any()
     status.to_have_text("Encoding the photo …")
     page.click("#find")  # while the photo is encoded
@@ -118,7 +118,7 @@ def test_refused_photo_leaves_the_last_one(grounded: Visitor, tmp_path: Path) ->
     (tmp_path / "image.png").write_bytes(b"PK\3\4 not an image")
     page.set_input_files("#file", tmp_path / "image.png")
     playwright.expect(page.locator("#status")).to_contain_text("not an image in a format that can be read")
-    page.wait_for_function("document.getElementById('image').naturalWidth === 480")
+    grounded.wait_until("document.getElementById('image').naturalWidth === 480")
     playwright.expect(page.locator("#figure")).to_be_visible()
     np.testing.assert_array_equal(grounded.canvas(), before)
 
@@ -221,7 +221,7 @@ def test_wheel_and_pinch(grounded: Visitor) -> None:
     if grounded.device == "desktop":
         page.mouse.move(x, y)
         page.mouse.wheel(0, -200)
-        page.wait_for_function(
+        grounded.wait_until(
             "document.getElementById('masks').getBoundingClientRect().width >"
             " 1.3 * document.getElementById('figure').getBoundingClientRect().width"
         )
@@ -234,7 +234,7 @@ def test_wheel_and_pinch(grounded: Visitor) -> None:
         fingers.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
         assert scale(grounded) == pytest.approx(3, rel=0.05)
         page.click("#zoom-reset")
-    page.wait_for_function("!document.getElementById('figure').classList.contains('zoomed')")
+    grounded.wait_until("!document.getElementById('figure').classList.contains('zoomed')")
 
 
 def test_equal_masks_do_not_hide_each_other(grounded: Visitor) -> None:
@@ -260,7 +260,7 @@ def test_undo(grounded: Visitor, files: list[Path]) -> None:
     playwright.expect(page.locator("#phrases li")).to_have_count(3)
     page.locator("#samples button").last.click()
     playwright.expect(page.locator("#caption")).not_to_have_value(CAPTION)
-    page.wait_for_function(  # the results of the sample: the status may still be that of the photo
+    grounded.wait_until(  # the results of the sample: the status may still be that of the photo
         "import('/static/state.js').then(({ state }) => state.image?.sample != null &&"
         " state.grounding?.text === state.text && state.phrases.every(({ result }) => result))"
     )
@@ -268,11 +268,11 @@ def test_undo(grounded: Visitor, files: list[Path]) -> None:
     page.get_by_role("button", name="Undo: sample").click()
     playwright.expect(page.locator("#caption")).to_have_value(CAPTION)
     playwright.expect(page.locator("#phrases li")).to_have_count(3)
-    page.wait_for_function("document.getElementById('image').naturalWidth === 480")
+    grounded.wait_until("document.getElementById('image').naturalWidth === 480")
     page.focus("#figure")
     page.keyboard.press("Control+z")
     playwright.expect(page.locator("#phrases li")).to_have_count(4)
-    page.wait_for_function("document.getElementById('masks').width === 480")
+    grounded.wait_until("document.getElementById('masks').width === 480")
     page.mouse.move(2, 2)
     for _ in range(100):  # the masks are painted after the list
         if np.array_equal(grounded.canvas(), masks):
@@ -294,10 +294,10 @@ def test_undo_after_a_photo_of_another_shape(visitor: Visitor, tmp_path: Path) -
     area = visitor.state("state.phrases[0].result.mask.area")
     visitor.slide("threshold", 0.6)
     visitor.upload(tmp_path / "low")
-    visitor.page.wait_for_function("document.getElementById('masks').height === 270")
+    visitor.wait_until("document.getElementById('masks').height === 270")
     visitor.slide("threshold", 0.45)
     visitor.page.get_by_role("button", name="Undo: another photo").click()
-    visitor.page.wait_for_function("document.getElementById('masks').height === 360")
+    visitor.wait_until("document.getElementById('masks').height === 360")
     playwright.expect(visitor.page.locator("#phrases .score").first).to_contain_text("%")
     assert visitor.state("state.phrases[0].result.mask.area") == area > 0
 
@@ -493,7 +493,7 @@ def test_layout_of_each_device(visitor: Visitor, files: list[Path]) -> None:
             page.locator("#another .take").tap()
         assert chooser.value.element.get_attribute("capture") == "environment"
         chooser.value.set_files(files[0])
-        page.wait_for_function("document.getElementById('image').naturalWidth === 480")
+        visitor.wait_until("document.getElementById('image').naturalWidth === 480")
     page.locator("#phrases .phrase").first.hover()
     if phone:
         assert not visitor.canvas()[..., 3].any()  # nothing is dimmed before it is grounded

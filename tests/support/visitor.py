@@ -51,9 +51,15 @@ class Visitor:
     def upload(self, file: Path) -> None:
         self.page.set_input_files("#file", file)
         self.page.locator("#figure").wait_for()
-        self.page.wait_for_function(
-            "import('/static/state.js').then(({ state }) => state.image.ready).then(() => true)"
-        )
+        self.wait_until("import('/static/state.js').then(({ state }) => state.image.ready).then(() => true)")
+
+    def wait_until(self, expression: str) -> None:
+        """Wait for a JavaScript expression to be true; Playwright's own fails under the page's policy."""
+        for _ in range(1200):
+            if self.page.evaluate(expression):
+                return
+            self.page.wait_for_timeout(50)
+        pytest.fail(f"not true within a minute: {expression}")
 
     def write(self, caption: str, phrases: int | None = None) -> None:
         self.page.fill("#caption", caption)
