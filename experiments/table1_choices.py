@@ -32,7 +32,7 @@ from ppmn.training.initial import initial_model
 from ppmn.training.sources import open_training_sources
 
 _log = logging.getLogger("ppmn.table1")
-THRESHOLDS = (0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
+THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6)
 MIN_SCORES = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6)
 OBJECT_SCORES = (0.0, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95)  # never under one half but 0
 PLURAL_THRESHOLDS = (0.05, 0.1, 0.2, 0.3, 0.5)
