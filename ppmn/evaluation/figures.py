@@ -43,10 +43,11 @@ def curves(
 
     Of the runs named in `things_only` only the curve of things is drawn.
     """
-    protocols = {run["protocol"] for _, run in runs}
+    protocols = sorted({run["protocol"] for _, run in runs})
     if len(protocols) != 1:
-        raise InputError(f"curves in one picture are of one protocol, not {sorted(protocols)}")
-    figure = new_figure(15, 5.2)
+        raise InputError(f"curves in one picture are of one protocol, not {protocols}")
+    labels = {"xlabel": "IoU", "ylabel": f"Recall@IoU, protocol {protocols[0]}"}
+    figure = new_figure(15, 5.4 + 0.45 * len(runs))  # under the curves, two lines per run in the legends
     for axes, (title, splits) in zip(figure.subplots(1, 3), _FIGURE_4.items(), strict=True):
         for number, (name, run) in enumerate(runs):
             for split in splits:
@@ -57,15 +58,14 @@ def curves(
                 axes.plot(
                     run["curve"]["iou"], run["curve"][split], style, color=f"C{number}", lw=2, label=label
                 )
-        axes.set(title=title, xlabel="IoU", ylabel="Recall@IoU", xlim=(0, 1), ylim=(0, 1), aspect="equal")
+        axes.set(title=title, xlim=(0, 1), ylim=(0, 1), aspect="equal", **labels)
         axes.set_xticks(np.arange(0, 1.01, 0.1))
         axes.set_yticks(np.arange(0, 1.01, 0.1))
         axes.grid(alpha=0.3)
         if axes.lines:
-            axes.legend(loc="best", fontsize="small")
-    figure.suptitle(f"Average Recall, protocol {protocols.pop()}")
+            axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.11), fontsize="small")
     with replacing(file) as part:
-        figure.savefig(part, dpi=120, format="png")
+        figure.savefig(part, dpi=120, format="png", bbox_inches="tight")
 
 
 @dataclass(frozen=True)
