@@ -1,5 +1,6 @@
 """Two other ways in which PPMN could tell instances apart, for experiments.ablations."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, cast
@@ -53,14 +54,14 @@ def shapes(H: Tensor, counts: Sequence[int], valid_sizes: ValidSizes | None) -> 
     return torch.cat(found)
 
 
-class OtherHead(Head):
+class OtherHead(Head, ABC):
     """The rounds of PPMN with another context; `aggregate` says which."""
 
+    @abstractmethod
     def aggregate(
         self, number: int, R: Tensor, H: Tensor, pixels: PixelFeatures, counts: Sequence[int]
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """What round `number` refines: queries (M, C), their pixels (M, S, C), and which are missing."""
-        raise NotImplementedError
 
     def ground(
         self,
